@@ -1,8 +1,8 @@
 """What every object has, and the hooks a kind may override.
 
 The stored object is JSON; a kind's class is a lens over it. For each write the store runs, in this order:
-decode (JSON, unknown fields by `fieldValidation`) -> defaults (from the schema) -> pydantic validation ->
-`validate_object` / `validate_update(old)` -> `references` -> `admit` -> persist. No hook changes the object.
+decode (JSON, unknown fields by `fieldValidation`) -> `prepare` -> defaults (from the schema) -> pydantic validation ->
+`validate_object` / `validate_update(old)` -> `references` -> `admit` -> persist. Only `prepare` changes the object.
 """
 
 from __future__ import annotations
@@ -98,6 +98,10 @@ class APIObject(Model):
     """The kind's name."""
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     """Standard object metadata."""
+
+    @classmethod
+    def prepare(cls, obj: dict[str, Any]) -> None:
+        """Brings the JSON into stored form, in place (a Secret's stringData into data). `obj` may still be invalid."""
 
     def validate_object(self) -> list[Cause]:
         """Rules that need the object alone; all violations at once."""
