@@ -40,6 +40,25 @@ class Removal(Wire):
     """PersistentVolume with reclaimPolicy Delete only."""
 
 
+def node_removal(
+    node: str, kind: str, namespace: str, name: str, uid: str, *, delete_data: bool = False
+) -> dict[str, Any]:
+    """The NodeRemoval object for what `node` has still to remove; its name makes it unique per uid and node."""
+    return {
+        "apiVersion": "orch.ks-tool.dev/v1",
+        "kind": "NodeRemoval",
+        "metadata": {"name": f"{uid}.{node}"},
+        "spec": {
+            "node": node,
+            "kind": kind,
+            "namespace": namespace,
+            "name": name,
+            "uid": uid,
+            "deleteData": delete_data,
+        },
+    }
+
+
 class DesiredState(Wire):
     """The whole truth for one node. `applications` and `volumes` are objects as stored, reduced to
     apiVersion, kind, metadata.{name,namespace,uid,generation,annotations} and spec."""

@@ -46,13 +46,3 @@ class NodeRemoval(APIObject):
 
     spec: NodeRemovalSpec = Field(default=...)
     """What to remove, and where."""
-
-
-def removal(node: str, kind: str, namespace: str, name: str, uid: str, *, delete_data: bool = False) -> dict[str, object]:
-    """The NodeRemoval object for one deleted object; its name makes it unique per node and uid."""
-    return {
-        "apiVersion": NodeRemoval.resource.api_version,
-        "kind": NodeRemoval.resource.kind,
-        "metadata": {"name": f"{uid}.{node}"},
-        "spec": {"node": node, "kind": kind, "namespace": namespace, "name": name, "uid": uid, "deleteData": delete_data},
-    }
