@@ -1,8 +1,8 @@
 """A test node: a real systemd in systemd-nspawn, with its own root, network namespace and control group.
 
-The root is an overlay over a base that all nodes share, so that a node is there in well under a second. What must lie on
-a real file system (`/var/lib/horchestra`: an overlay cannot carry another overlay's upper directory) is bound from the
-run's directory. Methods block; async tests call them through `asyncio.to_thread`.
+The root is an overlay over a base that all nodes share, so that a node is there in well under a second. What must lie
+on a real file system (`/var/lib/horchestra`: an overlay cannot carry another overlay's upper directory) is bound from
+the run's directory. Methods block; async tests call them through `asyncio.to_thread`.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ The mirror is the one this machine's own apt uses, so that a site with its own m
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.lab.command import CommandError, run
@@ -60,16 +60,13 @@ def node_base(suite: str = "bookworm") -> Path:
     return target
 
 
-def bootstrap(target: Path, suite: str, packages: Iterable[str], extra: Sequence[str] = ()) -> None:
+def bootstrap(target: Path, suite: str, packages: Iterable[str], variant: str = "minbase") -> None:
     """Build a minimal Debian with `packages` in `target`, replacing what is there. Raises CommandError."""
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     mirror = host_mirror()
-    run(
-        *("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", *LEAN, *extra),
-        *(f"--include={','.join(packages)}", suite, target, *([mirror] if mirror else [])),
-        timeout=900,
-    )
+    options = ("--quiet", "--mode=root", f"--variant={variant}", *LEAN, f"--include={','.join(packages)}")
+    run("mmdebstrap", *options, suite, target, *([mirror] if mirror else []), timeout=900)
 
 
 def host_mirror() -> str | None:
