@@ -20,7 +20,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks. `credential` says how they proved it (certificate serial, session id, ...), for audit and revocation."""
+    """Who asks. `credential` says how they proved it (a certificate's serial, ...), for audit and revocation."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Reference:
 
 
 class ReadView(Protocol):
-    """Reads inside the writing transaction: sees earlier writes of the same group commit. Objects are JSON; do not change them."""
+    """Reads inside the writing transaction, earlier ones of its group included. Never change what it returns."""
 
     def get(self, target: str, namespace: str, name: str) -> dict[str, Any] | None: ...
 
@@ -79,4 +79,4 @@ class AdmissionRequest:
     warn: Callable[[str], None]
     """Adds a `Warning` header to the answer."""
     store: Callable[[dict[str, Any]], None]
-    """Creates a further object (apiVersion, kind, metadata.name, ...) in the same transaction; replaces one of that name."""
+    """Stores a further whole object in the same transaction, replacing one of that name."""

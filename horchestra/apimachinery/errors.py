@@ -28,7 +28,7 @@ CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One entry of `details.causes`: FieldValueInvalid | FieldValueRequired | FieldValueDuplicate | FieldValueForbidden | ..."""
+    """One entry of `details.causes`; reason is FieldValueInvalid, FieldValueRequired, FieldValueDuplicate, ..."""
 
     reason: str
     message: str

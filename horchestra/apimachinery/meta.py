@@ -112,7 +112,7 @@ class APIObject(Model):
         return []
 
     def references(self) -> list[Reference]:
-        """Other objects that this one names; generic rules do the rest (missing: a Warning; in use: see Reference.holds)."""
+        """Other objects that this one names; generic rules do the rest (missing: a Warning; see Reference.holds)."""
         return []
 
     def admit(self, request: AdmissionRequest) -> None:

@@ -1,4 +1,4 @@
-"""NodeRemoval: something a node still has to remove although its object is gone or has moved. Kept until the node confirms."""
+"""NodeRemoval: what a node has still to remove although its object is gone or has moved."""
 
 from __future__ import annotations
 
