@@ -11,10 +11,13 @@ import pytest
 
 from tests.lab.agent_runtime import agent_runtime
 from tests.lab.estate import Estate
+from tests.lab.images.catalogue import build_all, push_all
 from tests.lab.network import LabNetwork
 from tests.lab.node import Node
 from tests.lab.nodes import Nodes
+from tests.lab.registry import Registry
 from tests.lab.rootfs import node_base
+from tests.lab.servers import PostgresServer, RedisServer
 
 _NETWORK = pytest.StashKey[LabNetwork]()
 
@@ -29,6 +32,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     node_base()
     agent_runtime()
+    build_all()
     network = LabNetwork(Estate.fresh())
     session.config.stash[_NETWORK] = network
     network.up()
@@ -70,3 +74,31 @@ def node_factory(lab_network: LabNetwork, lab_nodes: Nodes) -> Iterator[Nodes]:
 def node(node_factory: Nodes) -> Node:
     """A fresh booted node `sav-01` for one test."""
     return node_factory.boot()
+
+
+@pytest.fixture(scope="session")
+def registry(lab_network: LabNetwork) -> Iterator[Registry]:
+    """A registry on the bridge's address, port 5000, that holds the whole catalogue of images."""
+    server = Registry(lab_network.estate.directory / "registry", lab_network.address)
+    server.start()
+    push_all(server.endpoint)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running PostgreSQL; `create_database(name)` gives a test one of its own."""
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A running Redis."""
+    server = RedisServer()
+    server.start()
+    yield server
+    server.remove()

@@ -65,7 +65,8 @@ def bootstrap(target: Path, suite: str, packages: Iterable[str], variant: str = 
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     mirror = host_mirror()
-    options = ("--quiet", "--mode=root", f"--variant={variant}", *LEAN, f"--include={','.join(packages)}")
+    include = ",".join(packages)
+    options = ("--mode=root", f"--variant={variant}", *LEAN, *([f"--include={include}"] if include else []))
     run("mmdebstrap", *options, suite, target, *([mirror] if mirror else []), timeout=900)
 
 
