@@ -17,15 +17,21 @@ class Registry:
         self.endpoint = f"{address}:{port}"
         self._server: Server | None = None
 
-    def start(self, *, detached: bool = False) -> int:
-        """Start it and wait until it answers; returns its pid. Raises RuntimeError with the end of its log."""
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises RuntimeError with the end of its log."""
+        self._server = Server("registry", self.command(), self.directory / "registry.log")
+        self._server.wait_until(self.ready)
+
+    def command(self) -> tuple[str | Path, ...]:
+        """The command line that serves it, for a caller that holds the process itself; writes the configuration."""
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "config.yml"
         config.write_text(yaml.safe_dump(self._config()))
-        argv = ("docker-registry", "serve", config)
-        self._server = Server("registry", argv, self.directory / "registry.log", detached=detached)
-        self._server.wait_until(lambda: answers(self.address, self.port))
-        return self._server.pid
+        return ("docker-registry", "serve", config)
+
+    def ready(self) -> bool:
+        """Whether it takes connections."""
+        return answers(self.address, self.port)
 
     def stop(self) -> None:
         """Stop it; what was pushed stays in the directory."""

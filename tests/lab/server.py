@@ -4,14 +4,22 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 
 class Server:
     """One child process. It gets a SIGKILL when the process that started it dies, unless it is `detached`."""
 
-    def __init__(self, name: str, argv: Sequence[str | Path], log: Path, *, detached: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        log: Path,
+        *,
+        detached: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         guard = () if detached else ("setpriv", "--pdeathsig", "KILL", "--")
@@ -22,6 +30,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=detached,
+                env=env,
             )
         self.pid = self._process.pid
 
