@@ -34,12 +34,14 @@ demo-down: ## Remove the demo with everything in it
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab.demo down; fi
 
 test: lint ## What CI runs: lint, then every test but the long ones
+	@$(PYTHON) -m tests.lab.caches
 	@$(PYTHON) -m pytest -m 'not long'
 
 test-fast: ## The tests that need no node, in under a minute
 	@$(PYTHON) -m pytest -m 'not node and not long'
 
 test-long: ## What takes longer; run it before saying that something is done
+	@$(PYTHON) -m tests.lab.caches
 	@$(PYTHON) -m pytest -m long
 
 lint: ## Style, types, layers, and stubs that match node.proto

@@ -1,21 +1,31 @@
 """The lab is what it says: real systemd machines with a network that can be cut, gone without a trace afterwards."""
 
+import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.lab import estate
+from tests.lab.command import run
 from tests.lab.estate import Estate
+from tests.lab.images.catalogue import CATALOGUE, build
+from tests.lab.images.layout import load
 from tests.lab.network import LabNetwork
 from tests.lab.node import Node
 from tests.lab.nodes import Nodes
 from tests.lab.paths import PROJECT, RUNS
+from tests.lab.registry import Registry
+from tests.lab.servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.node
 
+POSTGRES = "library/postgres:18-alpine"
 MOUNT = "mount -t overlay o -o lowerdir=l,upperdir=u,workdir=w m"
 
 
@@ -115,3 +125,75 @@ def test_a_living_run_is_left_alone(lab_network: LabNetwork, node: Node) -> None
     estate.remove_leftovers()
     assert node.running
     assert os.path.isdir(lab_network.estate.directory)
+
+
+def unpack(node: Node, name: str) -> str:
+    """An image's root file system as a plain directory; returns its path in the node."""
+    run("umoci", "unpack", "--image", f"{build(name)}:latest", node.state / "bundle")
+    return "/var/lib/horchestra/bundle/rootfs"
+
+
+def start_postgres(node: Node, root: str, *environment: str) -> None:
+    path = "PATH=/usr/lib/postgresql/15/bin:/usr/bin:/bin"
+    settings = [f"--setenv={setting}" for setting in (path, "PGDATA=/var/lib/postgresql/data", *environment)]
+    place = ("--property=RootDirectory=" + root, "--property=MountAPIVFS=yes", "--property=RemainAfterExit=yes")
+    node.exec("systemd-run", "--unit=db", *place, *settings, "/usr/local/bin/docker-entrypoint.sh", "postgres")
+
+
+def query(node: Node, text: str, user: str, database: str, password: str) -> str:
+    client = ("psql", "-h", node.address, "-U", user, "-d", database, "-w", "-Atc", text)
+    return run(*client, check=False, env={**os.environ, "PGPASSWORD": password}).stdout.strip()
+
+
+def wait_until(fact: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not (true := fact()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return true
+
+
+def test_the_postgres_image_refuses_to_start_without_a_password(node: Node) -> None:
+    start_postgres(node, unpack(node, POSTGRES))
+    assert wait_until(lambda: "superuser password is not specified" in node.exec("journalctl", "-u", "db").stdout)
+    assert wait_until(lambda: "ExecMainStatus=1\n" in node.exec("systemctl", "show", "db").stdout)
+
+
+def test_the_postgres_image_takes_its_settings_from_the_environment(node: Node) -> None:
+    root = unpack(node, POSTGRES)
+    (node.state / "bundle/rootfs/secret").write_text("sesame\n")
+    (node.state / "bundle/rootfs/docker-entrypoint-initdb.d/1.sql").write_text("create table goods (n int);")
+    start_postgres(node, root, "POSTGRES_PASSWORD_FILE=/secret", "POSTGRES_USER=keeper", "POSTGRES_DB=shop")
+    assert wait_until(lambda: query(node, "select 1", "keeper", "shop", "sesame") == "1")
+    assert query(node, "select count(*) from goods", "keeper", "shop", "sesame") == "0"
+    assert query(node, "select 1", "keeper", "shop", "wrong") == ""
+    assert query(node, "show data_directory", "keeper", "shop", "sesame") == "/var/lib/postgresql/data"
+
+
+def test_the_registry_serves_its_images_to_other_clients(registry: Registry) -> None:
+    for name in CATALOGUE:
+        run("skopeo", "inspect", "--tls-verify=false", f"docker://{registry.endpoint}/{name}")
+
+
+def test_one_image_is_an_index_for_two_architectures(registry: Registry) -> None:
+    described = run("skopeo", "inspect", "--raw", "--tls-verify=false", f"docker://{registry.endpoint}/lab/no-user:1")
+    platforms = [entry["platform"]["architecture"] for entry in json.loads(described.stdout)["manifests"]]
+    assert sorted(platforms) == ["amd64", "arm64"]
+
+
+def test_images_of_the_hub_share_their_base_layer() -> None:
+    first, second = (load(build(name)).blobs[0].digest for name in (POSTGRES, "library/redis:8"))
+    assert first == second
+
+
+def test_a_crashed_postgres_comes_back_with_its_data(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database("crash")
+    with psycopg.connect(url) as connection:
+        connection.execute("create table kept (n int)")
+    postgres_server.crash()
+    postgres_server.start()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select count(*) from kept").fetchone() == (0,)
+
+
+def test_redis_answers(redis_server: RedisServer) -> None:
+    assert run("redis-cli", "-u", redis_server.url, "ping").stdout == "PONG\n"

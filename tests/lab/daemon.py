@@ -11,7 +11,7 @@ from tests.lab.server import Server
 
 
 class Daemon:
-    """`<directory>/<name>.pid` and `.log`. `mark` is a word of its command line, so that a reused pid is not taken for it."""
+    """`<directory>/<name>.pid` and `.log`; `mark`, a word of its command line, tells it from another with its pid."""
 
     def __init__(self, directory: Path, name: str, mark: str) -> None:
         self.name = name

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.lab import estate
+from tests.lab import caches, estate
 from tests.lab.command import CommandError, run
 from tests.lab.daemon import Daemon
 from tests.lab.estate import Estate
-from tests.lab.images.catalogue import build_all, push_all
+from tests.lab.images.catalogue import push_all
 from tests.lab.network import LabNetwork
 from tests.lab.node import Node
 from tests.lab.nodes import Nodes
-from tests.lab.paths import PROJECT, STATE, VENV
+from tests.lab.paths import PROJECT, RUNS, STATE, VENV
 from tests.lab.registry import Registry
 
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ def down() -> None:
     """Remove all of it, caches excepted. Safe to repeat."""
     _CONTROLLER.stop()
     _REGISTRY.stop()
-    if (estate.RUNS / ID).exists():
+    if (RUNS / ID).exists():
         estate.remove(ID)
         LabNetwork(Estate(ID), isolated=False).down()
         estate.remove(ID)
@@ -63,7 +63,7 @@ def down() -> None:
 
 
 def _serve_images(registry: Registry) -> None:
-    build_all()
+    caches.build_all()
     _REGISTRY.start(registry.command(), registry.ready)
     push_all(registry.endpoint)
 

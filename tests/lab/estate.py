@@ -14,10 +14,11 @@ import uuid
 from pathlib import Path
 
 from tests.lab.command import run
-from tests.lab.lock import try_hold
+from tests.lab.lock import locked, try_hold
 from tests.lab.paths import RUNS
 
 PREFIX = "hlab-"
+_GATE = RUNS / "gate.lock"
 
 
 class Estate:
@@ -27,10 +28,12 @@ class Estate:
         self.id = id
         self.name = PREFIX + id
         self.directory = RUNS / id
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if lasting:
-            (self.directory / "lasting").touch()
-        self._owner = try_hold(self.directory / "owner")
+        # Whoever removes leftovers must not come between the directory and its lock.
+        with locked(_GATE):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if lasting:
+                (self.directory / "lasting").touch()
+            self._owner = try_hold(self.directory / "owner")
         if self._owner is None:
             raise RuntimeError(f"lab {id} is in use by another process; its directory is {self.directory}")
 
@@ -56,13 +59,14 @@ class Estate:
 
 def remove_leftovers() -> None:
     """Remove every run whose owner is dead, lasting ones excepted."""
-    for directory in sorted(RUNS.glob("*/")):
-        if (directory / "lasting").exists():
-            continue
-        held = try_hold(directory / "owner")
-        if held is not None:
-            remove(directory.name)
-            os.close(held)
+    with locked(_GATE):
+        for directory in sorted(RUNS.glob("*/")):
+            if (directory / "lasting").exists():
+                continue
+            held = try_hold(directory / "owner")
+            if held is not None:
+                remove(directory.name)
+                os.close(held)
 
 
 def remove(id: str) -> None:

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.agent_runtime import agent_runtime
+from tests.lab import caches
 from tests.lab.estate import Estate
-from tests.lab.images.catalogue import build_all, push_all
+from tests.lab.images.catalogue import push_all
 from tests.lab.network import LabNetwork
 from tests.lab.node import Node
 from tests.lab.nodes import Nodes
 from tests.lab.registry import Registry
-from tests.lab.rootfs import node_base
 from tests.lab.servers import PostgresServer, RedisServer
 
 _NETWORK = pytest.StashKey[LabNetwork]()
@@ -30,9 +29,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(
             "tests marked `node` make namespaces and mounts: run them as root, or use -m 'not node'"
         )
-    node_base()
-    agent_runtime()
-    build_all()
+    caches.build_all()
     network = LabNetwork(Estate.fresh())
     session.config.stash[_NETWORK] = network
     network.up()

@@ -10,12 +10,12 @@ from pathlib import Path
 from tests.lab.command import run
 from tests.lab.server import Server, answers, free_port
 
-# Nothing here has to survive the machine; benches that measure durable writes ask for `durable`.
-_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+# Nothing here has to survive the machine, but what was committed survives the server (so synchronous_commit stays on).
+_FAST = ("fsync=off", "full_page_writes=off")
 
 
 class PostgresServer:
-    """A cluster of its own; `url(database)` is what DATABASE_URL takes."""
+    """A cluster of its own; `url(database)` is what DATABASE_URL takes. Measure durable writes with `durable`."""
 
     def __init__(self, *, durable: bool = False) -> None:
         self._durable = durable

@@ -1,7 +1,4 @@
-"""Every image of the lab by its name in the registry; built on first use, kept by the digest of its recipe's sources.
-
-python -m tests.lab.images.catalogue     # build what is missing
-"""
+"""Every image of the lab by its name in the registry; built on first use, kept by the digest of its recipe."""
 
 import shutil
 from collections.abc import Callable
@@ -51,12 +48,6 @@ def build(name: str) -> Path:
     return target
 
 
-def build_all() -> None:
-    """Build every image that is missing (about a minute the first time)."""
-    for name in CATALOGUE:
-        build(name)
-
-
 def push_all(registry: str) -> None:
     """Push the whole catalogue into the registry at `host:port`."""
     for name in CATALOGUE:
@@ -69,7 +60,3 @@ def _recipe_digest() -> str:
     here = Path(__file__).parent
     sources = [*sorted(here.glob("*.py")), *sorted((here / "files").iterdir()), here.parent / "oci.py"]
     return digest(*(source.read_text() for source in sources))
-
-
-if __name__ == "__main__":
-    build_all()
