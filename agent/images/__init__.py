@@ -1,0 +1,1 @@
+"""Images: names, registries, safe unpacking and the node's store of layers."""
