@@ -128,9 +128,13 @@ def test_a_living_run_is_left_alone(lab_network: LabNetwork, node: Node) -> None
 
 
 def unpack(node: Node, name: str) -> str:
-    """An image's root file system as a plain directory; returns its path in the node."""
-    run("umoci", "unpack", "--image", f"{build(name)}:latest", node.state / "bundle")
-    return "/var/lib/horchestra/bundle/rootfs"
+    """An image's root file system as a plain directory, its layers over one another; returns its path in the node."""
+    root = node.state / "rootfs"
+    root.mkdir()
+    for layer in load(build(name)).blobs[:-1]:
+        blob = build(name) / "blobs/sha256" / layer.digest.removeprefix("sha256:")
+        run("tar", "--extract", "--gzip", "--xattrs", "--numeric-owner", f"--file={blob}", f"--directory={root}")
+    return "/var/lib/horchestra/rootfs"
 
 
 def start_postgres(node: Node, root: str, *environment: str) -> None:
@@ -160,8 +164,8 @@ def test_the_postgres_image_refuses_to_start_without_a_password(node: Node) -> N
 
 def test_the_postgres_image_takes_its_settings_from_the_environment(node: Node) -> None:
     root = unpack(node, POSTGRES)
-    (node.state / "bundle/rootfs/secret").write_text("sesame\n")
-    (node.state / "bundle/rootfs/docker-entrypoint-initdb.d/1.sql").write_text("create table goods (n int);")
+    (node.state / "rootfs/secret").write_text("sesame\n")
+    (node.state / "rootfs/docker-entrypoint-initdb.d/1.sql").write_text("create table goods (n int);")
     start_postgres(node, root, "POSTGRES_PASSWORD_FILE=/secret", "POSTGRES_USER=keeper", "POSTGRES_DB=shop")
     assert wait_until(lambda: query(node, "select 1", "keeper", "shop", "sesame") == "1")
     assert query(node, "select count(*) from goods", "keeper", "shop", "sesame") == "0"

@@ -74,7 +74,7 @@ class Node:
         with self.console.open("ab") as console:
             # A session of its own: Ctrl-C at the tests does not reach the machine before they have cleaned up.
             self._loop = subprocess.Popen(
-                [LOOP, "scope" if _host_runs_systemd() else "cgroup", self.machine, *self._nspawn()],
+                [LOOP, _branch(), self.machine, *self._nspawn()],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -277,9 +277,16 @@ class Node:
             time.sleep(0.02)
 
 
-def _host_runs_systemd() -> bool:
-    """sd_booted(3): the test that systemd itself recommends."""
-    return Path("/run/systemd/system").is_dir()
+def _branch() -> str:
+    """How `nspawn-loop.sh` gives a node a control group of its own on this machine."""
+    # sd_booted(3): the test that systemd itself recommends.
+    if Path("/run/systemd/system").is_dir():
+        return "scope"
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        raise RuntimeError(
+            "nodes need systemd as PID 1 or cgroup v1 controllers in /sys/fs/cgroup; here is neither"
+        )
+    return "cgroup"
 
 
 def _children(pid: int) -> list[int]:

@@ -36,10 +36,12 @@ CATALOGUE: dict[str, Callable[[], Image]] = {
 
 
 def build(name: str) -> Path:
-    """The directory (OCI image layout) of an image of the catalogue; built if its recipe changed."""
-    target = CACHE / "images" / f"{name.replace('/', '-').replace(':', '-')}-{_recipe_digest()}"
-    with locked(target.with_name(f"{target.name}.lock")):
+    """The directory (OCI image layout) of an image of the catalogue; built if a recipe changed."""
+    generation = CACHE / "images" / _recipe_digest()
+    target = generation / name.replace("/", "-").replace(":", "-")
+    with locked(CACHE / "images.lock"):
         if not target.exists():
+            _forget_other_generations(generation)
             building = target.with_name(f"{target.name}.building")
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
@@ -53,6 +55,12 @@ def push_all(registry: str) -> None:
     for name in CATALOGUE:
         repository, _, tag = name.rpartition(":")
         push(registry, repository, tag, load(build(name)))
+
+
+def _forget_other_generations(kept: Path) -> None:
+    for directory in kept.parent.glob("*/"):
+        if directory != kept:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _recipe_digest() -> str:

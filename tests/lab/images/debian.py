@@ -59,7 +59,7 @@ def base_layer() -> Blob:
 
 def layer_over_base(script: str, keep: Callable[[str], bool] = lambda path: True) -> Blob:
     """What a shell script, run as root in a copy of the base with this machine's network, adds to the base."""
-    workplace = CACHE / "images" / f"building-{os.getpid()}"
+    workplace = CACHE / f"image-building-{os.getpid()}"
     upper = workplace / "upper"
     with _overlay(base(), upper, workplace) as root:
         shutil.copyfile("/etc/resolv.conf", root / "etc/resolv.conf")
