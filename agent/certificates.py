@@ -1,0 +1,79 @@
+"""The node's certificate as the agent sees it: files, dates, and what to say when a date is near or past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from .errors import AgentError
+
+REJOIN = "make a new bundle on the controller (manage.py createnodecert) and join again"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """PEM of authority, certificate and key, and what the certificate says."""
+
+    node: str
+    ca: bytes
+    certificate: bytes
+    key: bytes
+    not_before: datetime
+    not_after: datetime
+
+    def problem(self, now: datetime) -> AgentError | None:
+        """Why the certificate cannot be used at `now`, if it cannot."""
+        if now < self.not_before:
+            return AgentError(
+                "CertificateNotYetValid",
+                f"the certificate of {self.node} is valid from {_date(self.not_before)}, this host's clock says "
+                f"{_date(now)}: set the clock",
+            )
+        if now > self.not_after:
+            return AgentError(
+                "CertificateExpired",
+                f"the certificate of {self.node} ended on {_date(self.not_after)}, this host's clock says "
+                f"{_date(now)}: check the clock, else {REJOIN}",
+            )
+        return None
+
+    def expiring(self, now: datetime) -> str | None:
+        """A sentence once two thirds of the certificate's life are over."""
+        life = self.not_after - self.not_before
+        if now < self.not_before + life * 2 / 3:
+            return None
+        return f"the certificate of {self.node} ends on {_date(self.not_after)}: {REJOIN}"
+
+
+def parse(ca: bytes, certificate: bytes, key: bytes) -> Identity:
+    """Raises ValueError when the PEM cannot be read."""
+    parsed = x509.load_pem_x509_certificate(certificate)
+    x509.load_pem_x509_certificates(ca)
+    names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(names) != 1:
+        raise ValueError("the certificate does not have one common name")
+    return Identity(str(names[0].value), ca, certificate, key, parsed.not_valid_before_utc, parsed.not_valid_after_utc)
+
+
+def load(directory: Path) -> Identity:
+    """From `ca.pem`, `node.pem` and `node.key`. Raises AgentError NotJoined or CertificateUnreadable."""
+    try:
+        contents = [(directory / name).read_bytes() for name in ("ca.pem", "node.pem", "node.key")]
+    except FileNotFoundError as error:
+        raise AgentError("NotJoined", f"{error.filename} does not exist: run python -m agent join BUNDLE") from error
+    except OSError as error:
+        raise AgentError("CertificateUnreadable", f"cannot read {error.filename}: {error.strerror}") from error
+    try:
+        return parse(*contents)
+    except ValueError as error:
+        raise AgentError(
+            "CertificateUnreadable", f"{directory} holds no usable certificate ({error}): {REJOIN}"
+        ) from error
+
+
+def _date(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,91 @@
+"""What the agent remembers of its controller across restarts: `session.json`; and `connection.json` for people."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from .errors import AgentError
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why desired states are not applied. It ends only when an administrator accepts the controller's lineage."""
+
+    lineage: str
+    """Of the controller that was met."""
+    reason: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The last desired state that was applied here."""
+
+    lineage: str = ""
+    revision: int = 0
+    digest: str = ""
+    pause: Pause | None = None
+
+    def paused(self, lineage: str, reason: str) -> Followed:
+        return self if self.pause else replace(self, pause=Pause(lineage, reason, timestamp()))
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Whether the agent is on its own, and since when."""
+
+    connected: bool
+    since: str
+    reason: str
+    pid: int
+    endpoint: str
+    node: str
+
+
+def load(path: Path) -> Followed:
+    """Raises AgentError when the file is damaged: guessing could undo a pause."""
+    return _load(path, TypeAdapter(Followed)) or Followed()
+
+
+def load_connection(path: Path) -> Connection | None:
+    found: Connection | None = _load(path, TypeAdapter(Connection))
+    return found
+
+
+def save(path: Path, state: Followed | Connection) -> None:
+    """Durable before it returns (tmp, fsync, rename, fsync of the directory)."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(asdict(state), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def timestamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _load(path: Path, adapter: TypeAdapter[Any]) -> Any:
+    try:
+        return adapter.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise AgentError(
+            "StateUnreadable",
+            f"{path} cannot be read ({type(error).__name__}); restore it, or move it away to start over",
+        ) from error

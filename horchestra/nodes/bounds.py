@@ -1,0 +1,28 @@
+"""Limits for what a node may make the controller store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MESSAGE_BYTES = 1024
+MAX_ITEMS = 256
+
+
+def cut(text: str, limit: int = MESSAGE_BYTES) -> str:
+    """At most `limit` bytes of UTF-8, marked where it was cut; control characters but line breaks are shown as such."""
+    clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text[: limit + 1])
+    encoded = clean.encode(errors="replace")
+    if len(encoded) <= limit:
+        return clean
+    return encoded[: limit - 3].decode(errors="ignore") + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def cut_all(value: Any) -> Any:
+    """The same for every string in a JSON value, and at most 256 entries in any list or map."""
+    if isinstance(value, str):
+        return cut(value)
+    if isinstance(value, list):
+        return [cut_all(v) for v in value[:MAX_ITEMS]]
+    if isinstance(value, dict):
+        return {cut(k, 253): cut_all(v) for k, v in list(value.items())[:MAX_ITEMS]}
+    return value

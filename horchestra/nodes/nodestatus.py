@@ -1,0 +1,63 @@
+"""What a node reports of itself, made safe to store. Pure; the agent's word is hostile until it has passed here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic_core
+from pydantic import TypeAdapter, ValidationError
+
+from horchestra.apimachinery.desired import VolumeReport
+from horchestra.kinds.node import NodeStatus
+
+from .bounds import cut, cut_all
+from .conditions import merge
+
+CONTROLLERS_CONDITIONS = frozenset({"Ready", "Adopted", "ConflictPaused", "DuplicateNode", "Orphaned"})
+"""Written by the controller alone."""
+MAX_CONDITIONS = 32
+MAX_VOLUMES = 4096
+_VOLUMES = TypeAdapter(list[VolumeReport])
+
+
+class BadReport(ValueError):
+    """A report that cannot be used; the message says why."""
+
+
+def reported(status: dict[str, Any], node_json: bytes) -> dict[str, Any]:
+    """The stored status with what the node says laid over it. Raises BadReport."""
+    if not node_json:
+        return dict(status)
+    try:
+        said = NodeStatus.model_validate_json(node_json).model_dump(exclude_unset=True, exclude_none=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadReport(f"node status: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    taken = cut_all({k: said[k] for k in ("capacity", "allocatable", "addresses", "nodeInfo") if k in said})
+    conditions = [
+        cut_all({k: c[k] for k in ("type", "status", "reason", "message") if k in c})
+        for c in said.get("conditions", [])[:MAX_CONDITIONS]
+        if c["type"] not in CONTROLLERS_CONDITIONS and c["status"] in ("True", "False", "Unknown")
+    ]
+    kept = [c for c in status.get("conditions") or [] if c["type"] in CONTROLLERS_CONDITIONS]
+    before = {c["type"]: c for c in status.get("conditions") or []}
+    fresh = merge([before[c["type"]] for c in conditions if c["type"] in before], conditions)
+    return {**status, **taken, "conditions": [*kept, *fresh]}
+
+
+def volumes(stored: list[dict[str, Any]], volumes_json: bytes) -> list[dict[str, Any]]:
+    """The volume directories of a node. Use that has changed by less than a tenth keeps its stored figure: it is
+    measured all the time and worth no write. Raises BadReport."""
+    try:
+        said = _VOLUMES.validate_json(volumes_json)[:MAX_VOLUMES]
+    except (ValidationError, pydantic_core.PydanticSerializationError) as error:
+        raise BadReport("the list of volumes cannot be read") from error
+    before = {v["uid"]: v.get("bytes", 0) for v in stored}
+    found = []
+    for volume in sorted(said, key=lambda v: v.uid):
+        one = volume.model_dump()
+        old = before.get(volume.uid, 0)
+        if old and abs(volume.bytes - old) * 10 < old:
+            one["bytes"] = old
+        found.append({k: cut(v, 4096) if isinstance(v, str) else v for k, v in one.items()})
+    return found

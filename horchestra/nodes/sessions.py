@@ -1,0 +1,232 @@
+"""Who is connected: one session a node, what it is told, and what is stored when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from horchestra.apimachinery.errors import StatusError
+from horchestra.kinds.application import Application
+from horchestra.kinds.node import ACCEPT_LINEAGE, ADOPT, Node
+from horchestra.storage.store import Store
+from horchestra.storage.transaction import Transaction
+from horchestra.storage.watch import Entry, Event, EventType
+from proto import node_pb2 as pb
+
+from .conditions import condition, find, merge, timestamp
+from .index import NodeIndex
+from .registration import WRITE
+from .session import Session
+from .status import unknown
+from .streams import ByteStream, Streams
+
+log = logging.getLogger("horchestra.nodes")
+
+LOST_SECONDS = 9.0
+"""From a node's last word until it and its applications read Unknown."""
+START_SECONDS = 30.0
+"""After the controller's start nodes keep their state for so long: they are reconnecting."""
+
+Record = Callable[[dict[str, Any], str, str, str], None]
+"""Records an Event: (object, Normal | Warning, reason, message)."""
+
+
+class Sessions:
+    """All of it lives on the event loop; `run()` must be running for anything to happen."""
+
+    def __init__(self, store: Store, record: Record) -> None:
+        self.store = store
+        self.record = record
+        self.streams = Streams()
+        self.index = NodeIndex(store.watch)
+        self._sessions: dict[str, Session] = {}
+        self._seen: dict[str, datetime] = {}
+        self._absent: dict[str, asyncio.TimerHandle] = {}
+        self._lost: asyncio.Queue[str] = asyncio.Queue()  # at most one entry a node
+        self._closing = False
+
+    # For others
+
+    def connected(self, node: str) -> bool:
+        return node in self._sessions
+
+    def last_seen(self, node: str) -> datetime | None:
+        """When the node was heard last: now-ish while it is connected; None when not since the controller's start."""
+        session = self._sessions.get(node)
+        return session.heard_at if session else self._seen.get(node)
+
+    async def open_stream(self, node: str, kind: str, request_json: bytes) -> ByteStream:
+        """A stream of bytes from the node (`kind`: logs; `request_json`: apimachinery.desired.LogRequest), to be closed
+        when done. Raises StatusError ServiceUnavailable when the node is away or does not answer within ten seconds."""
+        session = self._sessions.get(node)
+        if session is None:
+            seen = self.last_seen(node)
+            since = f"; it was last seen at {timestamp(seen)}" if seen else ""
+            raise StatusError("ServiceUnavailable", f'node "{node}" is not connected{since}')
+
+        def ask(stream_id: str) -> None:
+            session.ask(pb.OpenStream(stream_id=stream_id, kind=kind, request_json=request_json))
+
+        return await self.streams.open(node, ask)
+
+    # For the server
+
+    def started(self, session: Session) -> None:
+        """A session is established; an older one of its node ends at once."""
+        old = self._sessions.get(session.node)
+        self._sessions[session.node] = session
+        timer = self._absent.pop(session.node, None)
+        if timer:
+            timer.cancel()
+        if old is not None:
+            old.end("SessionSuperseded", "a newer session of this node has begun")
+            message = f"session {session.id} from {session.peer} replaced session {old.id} from {old.peer}"
+            self._record(session.node, "Warning", "SessionSuperseded", message)
+        log.info("node %s: connected from %s (%s)", session.node, session.peer, session.words)
+
+    def ended(self, session: Session) -> None:
+        """A session is over, whatever the reason. Does not wait: it runs while its call is being torn down."""
+        if self._sessions.get(session.node) is not session:
+            return
+        del self._sessions[session.node]
+        self._seen[session.node] = session.heard_at
+        self.streams.session_ended(session.node)
+        log.info("node %s: %s", session.node, session.farewell)
+        if not self._closing:
+            self._miss(session.node, max(LOST_SECONDS - (time.monotonic() - session.heard), 0))
+
+    def _miss(self, node: str, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self._lost.put_nowait, node)
+        if (old := self._absent.pop(node, None)) is not None:
+            old.cancel()
+        self._absent[node] = timer
+
+    # Life
+
+    async def run(self) -> None:
+        for entry in self.store.watch.list(Node):
+            ready = find(entry.obj, "Ready")
+            if ready and ready["status"] == "True" and entry.name not in self._sessions:
+                self._miss(entry.name, START_SECONDS)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            tasks.create_task(self._declare())
+
+    async def close(self) -> None:
+        """Say goodbye to every node and store when each was seen last."""
+        self._closing = True
+        sessions = list(self._sessions.values())
+        for session in sessions:
+            session.end("Shutdown", "the controller stops")
+        if sessions:
+            await asyncio.wait([asyncio.ensure_future(s.over.wait()) for s in sessions], timeout=3)
+        for timer in self._absent.values():
+            timer.cancel()
+        names = [s.node for s in sessions]
+        await self.store.transaction(lambda transaction: self._store_last_seen(transaction, names))
+
+    def _store_last_seen(self, transaction: Transaction, nodes: list[str]) -> None:
+        for node in nodes:
+            seen = timestamp(self._seen.get(node))
+
+            def change(obj: dict[str, Any], seen: str = seen) -> dict[str, Any]:
+                return {**obj, "status": {**(obj.get("status") or {}), "lastSeen": seen}}
+
+            _update(transaction, Node, "", node, change)
+
+    async def _follow(self) -> None:
+        """Wake the sessions whose desired state may have changed."""
+        while True:
+            lineage = self.store.lineage
+            subscription = self.store.watch.subscribe(None, since=self.store.watch.revision)
+            self.index.reload()
+            for session in self._sessions.values():
+                session.changed()
+            try:
+                while True:
+                    batch = await subscription.next_batch()
+                    for node in self.index.apply(batch):
+                        if (concerned := self._sessions.get(node)) is not None:
+                            concerned.changed()
+                    for event in batch:
+                        if event.entry.cls is Node:
+                            self._node_changed(event)
+            except StatusError as error:  # the subscription fell behind, or the data was replaced: start over
+                log.warning("node sessions: %s", error.message)
+            finally:
+                subscription.close()
+            if self.store.lineage != lineage:
+                for session in list(self._sessions.values()):
+                    session.end("Reconnect", "the controller's data was replaced")
+
+    def _node_changed(self, event: Event) -> None:
+        session = self._sessions.get(event.entry.name)
+        if session is None:
+            if event.type is EventType.DELETED and (timer := self._absent.pop(event.entry.name, None)):
+                timer.cancel()
+            return
+        annotations = event.entry.obj["metadata"].get("annotations") or {}
+        if event.type is EventType.DELETED:
+            session.end("Reconnect", "the Node object was deleted")
+        elif session.verdict == pb.PAUSE and annotations.get(ACCEPT_LINEAGE) == self.store.lineage:
+            session.end("Reconnect", "an administrator accepted this controller's lineage")
+        elif session.verdict == pb.ADOPTION and annotations.get(ADOPT) == "true":
+            session.end("Reconnect", "an administrator adopted the node")
+
+    async def _declare(self) -> None:
+        while True:
+            node = await self._lost.get()
+            self._absent.pop(node, None)
+            if node not in self._sessions and not self._closing:
+                await self._declare_lost(node)
+
+    async def _declare_lost(self, node: str) -> None:
+        """One write for the node and all that runs on it."""
+        seen = self._seen.get(node)
+        stored = self.store.watch.get(Node, "", node)
+        if stored is None:
+            return
+        before = (stored.obj.get("status") or {}).get("lastSeen")
+        since = timestamp(seen) if seen else before or "the controller's start"
+        message = f'node "{node}" has not been heard since {since}'
+        applications = [(e.namespace, e.name) for e in self.index.applications(node) if _ran(e)]
+
+        def write(transaction: Transaction) -> None:
+            def lost(obj: dict[str, Any]) -> dict[str, Any]:
+                status = obj.get("status") or {}
+                ready = condition("Ready", "Unknown", "NodeLost", message)
+                fresh = {**status, "conditions": merge(status.get("conditions") or [], [ready])}
+                return {**obj, "status": {**fresh, "lastSeen": timestamp(seen)} if seen else fresh}
+
+            _update(transaction, Node, "", node, lost)
+            for namespace, name in applications:
+                _update(transaction, Application, namespace, name, lambda obj: unknown(obj, message))
+
+        await self.store.transaction(write)
+        log.warning("%s: %d application(s) read Unknown", message, len(applications))
+        self._record(node, "Warning", "NodeLost", message)
+
+    def _record(self, node: str, kind: str, reason: str, message: str) -> None:
+        entry = self.store.watch.get(Node, "", node)
+        if entry is not None:
+            self.record(entry.obj, kind, reason, message)
+
+
+def _ran(entry: Entry) -> bool:
+    """Whether losing the node makes the application's state unknown: a finished job stays finished."""
+    phase = (entry.obj.get("status") or {}).get("phase", "Pending")
+    return phase in ("Pulling", "Starting", "Running", "Terminating")
+
+
+def _update(
+    transaction: Transaction, cls: Any, namespace: str, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    try:
+        transaction.update(cls, namespace, name, change, WRITE, subresource="status")
+    except StatusError as error:
+        if error.reason != "NotFound":
+            raise
