@@ -21,6 +21,7 @@ CODES = {
     "Invalid": 422,
     "TooManyRequests": 429,
     "InternalError": 500,
+    "NotImplemented": 501,
     "ServiceUnavailable": 503,
     "Timeout": 504,
 }
