@@ -42,6 +42,8 @@ class Limits:
     idle_time: float = 90
     stalled_time: float = 60
     """How long a client may take none of a response of known length."""
+    stalled_stream_time: float = 15 * 60
+    """The same for streams: somebody may be reading a log in a pager."""
     linger_time: float = 5
     """How long a refused request is still read, so that the client sees the answer and not a reset."""
     user_timeout: int = 30
@@ -150,8 +152,9 @@ class Connection(asyncio.Protocol):
         """Called once a second."""
         if self.deadline < now:
             return True
-        exchange = self._active
-        return exchange is not None and not exchange.streaming and self._paused_since + self.limits.stalled_time < now
+        streaming = self._active is not None and self._active.streaming
+        patience = self.limits.stalled_stream_time if streaming else self.limits.stalled_time
+        return self._paused_since + patience < now
 
     # Parser
 

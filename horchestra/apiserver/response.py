@@ -37,11 +37,12 @@ class Response:
 
 @dataclass(slots=True)
 class Stream:
-    """An answer of unknown length. `run` sends the body after the head has gone out."""
+    """An answer of unknown length. `run` sends the body after the head has gone out; `close` is called in any case."""
 
     run: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]
     content_type: bytes = JSON
     headers: Headers = field(default_factory=list)
+    close: Callable[[], Awaitable[None]] | None = None
 
 
 def answer(value: Any, code: int = 200) -> Response:
@@ -87,13 +88,18 @@ async def send(response: Response, extra: Headers, accepts_gzip: bool, transmit:
 
 async def stream(response: Stream, extra: Headers, transmit: Send) -> None:
     headers = [(b"content-type", response.content_type), *response.headers, *extra]
-    await transmit({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def write(data: bytes) -> None:
         await transmit({"type": "http.response.body", "body": data, "more_body": True})
 
-    await response.run(write)
-    await transmit({"type": "http.response.body", "body": b""})
+    try:
+        await transmit({"type": "http.response.start", "status": 200, "headers": headers})
+        await write(b"")  # the head goes out now, whenever the first byte of the body comes
+        await response.run(write)
+        await transmit({"type": "http.response.body", "body": b""})
+    finally:
+        if response.close is not None:
+            await response.close()
 
 
 def _pieces(body: bytes | list[bytes]) -> Iterator[bytes | memoryview]:

@@ -27,9 +27,9 @@ class ClientCertificate:
 
 @lru_cache(maxsize=4096)
 def read(der: bytes) -> ClientCertificate:
-    """CN is the user, each O a group (as Kubernetes has it). The chain was verified by TLS; the time is the caller's to check.
+    """CN is the user, each O a group (as Kubernetes has it).
 
-    Raises StatusError Unauthorized when no identity can be read from it.
+    The chain was verified by TLS when the connection was made; the time is the caller's to check. Raises StatusError Unauthorized when no identity can be read from it.
     """
     try:
         certificate = x509.load_der_x509_certificate(der)
