@@ -105,7 +105,8 @@ class ImageView:
                 todo.extendleft(reversed(_names(target)))
                 continue
             trail.append(child)
-        return trail[-1]
+        needs_directory = path.endswith(("/", "/."))
+        return None if needs_directory and not stat.S_ISDIR(trail[-1].status.st_mode) else trail[-1]
 
 
 def _child(directory: _Found, name: str) -> _Found | None:
