@@ -41,7 +41,7 @@ test-fast: ## The tests that need no node, in under a minute
 	@$(PYTHON) -m pytest -m 'not node and not long'
 
 test-long: ## What takes longer; run it before saying that something is done
-	@$(PYTHON) -m tests.lab.caches
+	@$(PYTHON) -m tests.lab.caches all
 	@$(PYTHON) -m pytest -m long
 
 lint: ## Style, types, layers, and stubs that match node.proto

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.lab import estate
+from tests.lab.caches import ALL_SUITES
 from tests.lab.command import run
 from tests.lab.estate import Estate
 from tests.lab.images.catalogue import CATALOGUE, build
@@ -25,6 +26,7 @@ from tests.lab.servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.node
 
+IMPORTS = "import grpc, pydantic, dbus_fast, isal, zstandard, cryptography, yaml, agent, horchestra, proto"
 POSTGRES = "library/postgres:18-alpine"
 MOUNT = "mount -t overlay o -o lowerdir=l,upperdir=u,workdir=w m"
 
@@ -98,11 +100,17 @@ def test_a_node_can_carry_an_overlay_below_its_state_directory(node: Node) -> No
 
 
 def test_the_agents_libraries_import_in_a_node(node: Node) -> None:
-    node.exec(
-        "python3",
-        "-c",
-        "import grpc, pydantic, dbus_fast, isal, zstandard, cryptography, yaml, agent, horchestra, proto",
-    )
+    node.exec("python3", "-c", IMPORTS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suite", ALL_SUITES)
+def test_every_suite_boots_and_runs_the_agents_libraries(node_factory: Nodes, suite: str) -> None:
+    node = node_factory.boot(suite=suite)
+    assert f"VERSION_CODENAME={suite}" in node.exec("cat", "/etc/os-release").stdout
+    node.exec("python3", "-c", IMPORTS)
+    node.reboot()
+    node.power_cut()
 
 
 def test_a_crashed_run_leaves_nothing_after_the_next_one_starts() -> None:

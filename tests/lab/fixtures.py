@@ -29,7 +29,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(
             "tests marked `node` make namespaces and mounts: run them as root, or use -m 'not node'"
         )
-    caches.build_all()
+    long = any(item.get_closest_marker("long") for item in session.items)
+    caches.build_all(caches.ALL_SUITES if long else caches.QUICK_SUITES)
     network = LabNetwork(Estate.fresh())
     session.config.stash[_NETWORK] = network
     network.up()

@@ -7,7 +7,6 @@ the run's directory. Methods block; async tests call them through `asyncio.to_th
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -111,7 +110,7 @@ class Node:
         self.wait_ready(timeout)
 
     def remove(self) -> None:
-        """Power off and remove root, state, network namespace and control groups."""
+        """Power off and remove network namespace and control groups; root and state go with the run at the latest."""
         if self.running:
             self.power_cut()
         run("umount", "--lazy", self.root, check=False)
@@ -120,7 +119,7 @@ class Node:
             for below in (*sorted(group.rglob("*/"), reverse=True), group):
                 with contextlib.suppress(OSError):
                     below.rmdir()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.network.estate.discard(self.directory)
 
     @property
     def running(self) -> bool:
@@ -283,9 +282,7 @@ def _branch() -> str:
     if Path("/run/systemd/system").is_dir():
         return "scope"
     if Path("/sys/fs/cgroup/cgroup.controllers").exists():
-        raise RuntimeError(
-            "nodes need systemd as PID 1 or cgroup v1 controllers in /sys/fs/cgroup; here is neither"
-        )
+        raise RuntimeError("nodes need systemd as PID 1 or cgroup v1 controllers in /sys/fs/cgroup; here is neither")
     return "cgroup"
 
 
