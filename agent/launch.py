@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 from agent.errors import AgentError
 from agent.images.config import ImageConfig
@@ -60,24 +60,6 @@ class Launch:
     def key(self) -> str:
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Launch":
-        account = value["account"]
-        return cls(
-            **{
-                **value,
-                "argv": tuple(value["argv"]),
-                "environment": tuple((n, v) for n, v in value["environment"]),
-                "secret_environment": tuple(tuple(item) for item in value["secret_environment"]),
-                "account": Account(**{**account, "groups": tuple(account["groups"])}),
-                "drop": tuple(value["drop"]),
-                "mounts": tuple(Mount(**mount) for mount in value["mounts"]),
-            }
-        )
 
 
 def build(

@@ -53,3 +53,7 @@ class Layout:
     def open_secrets(self, uid: str) -> Path:
         """Opened secrets of one application, in memory only."""
         return self.run / "secrets" / uid
+
+    def sub_paths(self, uid: str) -> Path:
+        """Mountpoints for directories inside volumes, one for each such mount of the application."""
+        return self.run / "sub" / uid

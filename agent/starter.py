@@ -27,7 +27,7 @@ umask 077
 state=@STATE@
 run=@RUN@
 app=$state/apps/$2
-unit= policy=Always retries=-1 deadline=0 sealed=
+unit= policy=Always retries=-1 deadline=0 sealed= secrets=
 . "$app/start.conf"
 
 put() { # put FILE: standard input becomes FILE, whole or not at all
@@ -69,7 +69,7 @@ open_secrets() {
   new=$run/secrets/.$2.$$
   rm -rf "$new"
   mkdir -p "$new"
-  for piece in "$app/secrets/"[0-9]*; do
+  for piece in "$app/$secrets/"[0-9]*; do
     if [ "$sealed" = credential ]; then
       systemd-creds decrypt --name="horchestra-$2" "$piece" -
     else
@@ -79,7 +79,7 @@ open_secrets() {
   [ -e "$new/complete" ] || { echo "SecretsUnreadable: the sealed secrets in $app cannot be opened" >&2; exit 71; }
   target=$run/secrets/$2
   mkdir -p "$target"
-  mv -f "$new/env" "$target/env"
+  mv -f "$new/env" "$new/digest" "$target/"
   # Directories stay the same inode while mounted; their content changes by one rename, as readers of files expect.
   for source in "$new/files/"*; do
     [ -d "$source" ] || continue
@@ -105,6 +105,23 @@ open_secrets() {
     [ -z "$old" ] || [ "$old" = "$version" ] || rm -rf "${mount:?}/$old"
   done
   rm -rf "$new"
+}
+
+# A directory of a volume is handed to systemd as a mount made here: systemd would follow a symlink that an application
+# put in its place. The working directory cannot be swapped, and the kernel says where it really is.
+bind_directories() {
+  [ -s "$app/subpaths" ] || return 0
+  while IFS=' ' read -r index volume directory; do
+    target=$run/sub/$2/$index
+    mkdir -p "$target"
+    while mountpoint -q "$target"; do umount -l "$target"; done
+    cd "$state/volumes/$volume"
+    inside=$(pwd -P)/$directory
+    cd -P "./$directory"
+    [ "$(pwd -P)" = "$inside" ] || { echo "InvalidSubPath: $directory leads out of the volume" >&2; exit 72; }
+    mount --bind . "$target"
+    cd /
+  done <"$app/subpaths"
 }
 
 if [ "$1" = secrets ]; then
@@ -169,7 +186,9 @@ else
 fi
 save
 [ "$delay" -eq 0 ] || sleep "$delay"
+bind_directories "$@"
 open_secrets "$@"
+[ -z "$sealed" ] || cp "$run/secrets/$2/digest" "$run/secrets/$2/started"
 """
 
 _UNIT = """# Made by the Horchestra agent; changes are overwritten.
@@ -226,13 +245,15 @@ class StartRules:
     policy: str
     retries: int
     deadline: int
-    sealed: str
-    """"" nothing to open | credential (systemd-creds) | plain (0600 file)"""
+    sealed: str = ""
+    """How the secrets are kept: credential (systemd-creds) | plain (0600 files); empty: there are none."""
+    secrets: str = ""
+    """Name of the directory that holds them."""
 
     def text(self) -> bytes:
         return (
             f"unit={_shell(self.unit)}\npolicy={self.policy}\nretries={self.retries}\n"
-            f"deadline={self.deadline}\nsealed={self.sealed}\n"
+            f"deadline={self.deadline}\nsealed={self.sealed}\nsecrets={self.secrets}\n"
         ).encode()
 
 

@@ -187,17 +187,19 @@ def _mounts(launch: Launch, host: Host, app: Identity, memory: int | None) -> It
         if not any(PurePosixPath(path).is_relative_to(mount.path) for mount in launch.mounts):
             yield "BindReadOnlyPaths", f"-{path}"
     yield "TemporaryFileSystem", f"/dev/shm:mode=1777,nosuid,nodev,size={memory or _SHM_BYTES}"
-    for mount in launch.mounts:
-        yield from _mount(mount, host, app)
+    for index, mount in enumerate(launch.mounts):
+        yield from _mount(index, mount, host, app)
 
 
-def _mount(mount: Mount, host: Host, app: Identity) -> Iterable[tuple[str, str]]:
+def _mount(index: int, mount: Mount, host: Host, app: Identity) -> Iterable[tuple[str, str]]:
     if mount.kind == "tmpfs":
         options = f"mode=1777,nosuid,nodev,size={mount.size}" + (",ro" if mount.read_only else "")
         yield "TemporaryFileSystem", quoting.filesystem_word(mount.path, options)
         return
     if mount.kind == "pv":
-        source: Path = host.layout.volumes / mount.source / mount.sub
+        source: Path = host.layout.volumes / mount.source
+        if mount.sub:  # mounted there before each start, by who can tell a directory from a planted symlink
+            source = host.layout.sub_paths(app.uid) / str(index)
     else:
         source = host.layout.open_secrets(app.uid) / "files" / mount.source
     directive = "BindReadOnlyPaths" if mount.read_only else "BindPaths"
