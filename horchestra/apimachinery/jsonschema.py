@@ -74,7 +74,8 @@ def _convert(schema: Schema) -> Schema:
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if exclusive in schema:
             out[bound], out[exclusive] = schema[exclusive], True
-    branches = [b for b in schema.get("anyOf", schema.get("oneOf", [])) if b.get("type") != "null"]
+    either: list[Schema] = schema.get("anyOf") or schema.get("oneOf") or []
+    branches = [branch for branch in either if branch.get("type") != "null"]
     if len(branches) == 1:
         return {**_convert(branches[0]), **out}
     if branches:

@@ -122,5 +122,10 @@ class APIObject(Model):
         """Finalizers the server puts on the object when it is created."""
         return []
 
+    def forced(self) -> list[str]:
+        """Finalizers that forced deletion (grace period 0) does not wait for: by default those of Horchestra itself
+        that the object was created with. They are still on the object when `deleted` sees it."""
+        return [name for name in self.finalizers() if name.startswith("orch.ks-tool.dev/")]
+
     def deleted(self, request: AdmissionRequest) -> None:
         """Runs in the transaction that removes the object for good (`force` included)."""

@@ -90,7 +90,7 @@ def _renamed(schema: Schema, names: dict[str, str]) -> Schema:
 
 
 _OPERATIONS = {
-    # method: (verb, has a body, acts on one object)
+    # (method, on one object): (verb, has a body)
     ("get", True): ("get", False),
     ("put", True): ("update", True),
     ("patch", True): ("patch", True),
@@ -131,7 +131,7 @@ def _operation(r: Resource, method: str, verb: str, body: bool, named: bool) -> 
     if verb in ("delete", "deletecollection"):
         schema = {"type": "object"}
     query = ["dryRun", "fieldManager", "fieldValidation"] if body else ["labelSelector", "fieldSelector", "limit"]
-    parameters = [{"name": n, "in": "query", "schema": {"type": "string"}} for n in query]
+    parameters: list[Schema] = [{"name": n, "in": "query", "schema": {"type": "string"}} for n in query]
     places = (["namespace"] if r.namespaced else []) + (["name"] if named else [])
     parameters += [{"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in places]
     operation: dict[str, Any] = {

@@ -40,9 +40,9 @@ def prune(cls: type[APIObject], obj: dict[str, Any]) -> list[str]:
     return unknown
 
 
-def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes) -> APIObject:
-    """The typed object; `body` is `obj` encoded. Raises StatusError Invalid with every bad field at once: of the
-    schema and metadata first, and when those are good of the kind's own rules."""
+def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: bool = True) -> APIObject:
+    """The typed object; `body` is `obj` encoded. Raises StatusError Invalid with every bad field at once: those of
+    schema and metadata, and where the schema is kept, those of the kind's `validate_object` (unless not `rules`)."""
     r = cls.resource
     causes: list[Cause] = metadata_causes(obj.get("metadata"), r.namespaced)
     typed = None
@@ -50,7 +50,7 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes) -> APIObjec
         typed = cls.model_validate_json(body)
     except ValidationError as error:
         causes += field_causes(error, obj)
-    if typed is not None:
+    if typed is not None and rules:
         causes += typed.validate_object()
     if causes or typed is None:
         meta = obj.get("metadata")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
 import pydantic_core
 
 from horchestra.apimachinery.meta import APIObject
+
+Key = tuple[str, str, str]
+"""(storage key of the kind, namespace, name)."""
 
 
 class EventType(StrEnum):
@@ -47,17 +51,17 @@ class Entry:
     @property
     def obj(self) -> dict[str, Any]:
         """The JSON as Python values."""
-        if self._obj is None:
-            self._obj = pydantic_core.from_json(self.body)
-        return self._obj  # type: ignore[return-value]
+        obj = self._obj
+        if obj is None:
+            obj = self._obj = pydantic_core.from_json(self.body)
+        return obj
 
     @property
     def labels(self) -> dict[str, str]:
         return self.obj["metadata"].get("labels") or {}
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """(storage key of the kind, namespace, name)."""
+    def key(self) -> Key:
         return self.cls.resource.qualified, self.namespace, self.name
 
     def shrink(self) -> None:
@@ -104,7 +108,7 @@ class Batch(list[Event]):
 
     __slots__ = ("_lines", "cache")
 
-    def __init__(self, events: list[Event] | tuple[Event, ...] = ()) -> None:
+    def __init__(self, events: Iterable[Event] = ()) -> None:
         super().__init__(events)
         self._lines: bytes | None = None
         self.cache: dict[str, Any] = {}

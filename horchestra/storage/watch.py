@@ -40,7 +40,7 @@ class Subscription:
     Either every event is delivered or the subscription ends with StatusError Expired.
     """
 
-    def __init__(self, cache: WatchCache, scope: Scope, replay: list[Event], limit: int) -> None:
+    def __init__(self, cache: WatchCache, scope: Scope, replay: Sequence[Event], limit: int) -> None:
         self._cache = cache
         self.scope = scope
         self._limit = limit
@@ -162,7 +162,7 @@ class WatchCache:
         the history no longer reaches back that far, or `since` is a revision that does not exist yet (with replicas,
         await caught_up() before)."""
         kind = None if cls is None else cls.resource.qualified
-        replay: list[Event] = []
+        replay: Sequence[Event] = ()
         if since is not None:
             if since < self._compacted:
                 raise StatusError("Expired", f"too old resource version: {since} ({self._compacted})")
@@ -250,7 +250,7 @@ class WatchCache:
             found = self._collections[key] = Collection()
         return found
 
-    def _since(self, kind: str | None, namespace: str | None, since: int) -> list[Event]:
+    def _since(self, kind: str | None, namespace: str | None, since: int) -> Sequence[Event]:
         logs = self._logs.values() if kind is None else [self._logs.get(kind, [])]
         tails = [log[bisect_right(log, since, key=_revision) :] for log in logs]
         events = tails[0] if len(tails) == 1 else list(merge(*tails, key=_revision))
@@ -280,7 +280,7 @@ class WatchCache:
 
     def _indexed(
         self, collection: Collection, namespace: str | None, labels: LabelSelector | None, fields: FieldSelector | None
-    ) -> list[Entry] | None:
+    ) -> Sequence[Entry] | None:
         """Matches found through the label index, or None when a scan is as good."""
         wanted = labels.equalities() if labels is not None else []
         if not wanted:

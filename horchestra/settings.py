@@ -1,0 +1,56 @@
+"""Django settings of the controller. Everything comes from the environment:
+
+HORCHESTRA_DATA_DIR  database, keys and certificates of this controller (default /var/lib/horchestra-controller)
+DATABASE_URL         postgresql://USER:PASSWORD@HOST:PORT/NAME?sslmode=... instead of SQLite in the data directory
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+DATA_DIR = Path(os.environ.get("HORCHESTRA_DATA_DIR", "/var/lib/horchestra-controller"))
+
+
+def sqlite(path: Path) -> dict[str, Any]:
+    """Durable on commit (synchronous=FULL), readers never wait for the writer (WAL), the write lock taken at BEGIN."""
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA journal_size_limit=67108864;",
+        },
+    }
+
+
+def postgresql(url: str) -> dict[str, Any]:
+    """From a URL as libpq knows it; the query's parameters are handed to libpq. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("postgres", "postgresql"):
+        raise ValueError(f"DATABASE_URL begins with {parts.scheme!r}; it must be postgresql://...")
+    options: dict[str, Any] = {"connect_timeout": 10, **dict(parse_qsl(parts.query))}
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(options.pop("host", parts.hostname or "")),
+        "PORT": str(parts.port or options.pop("port", "")),
+        "OPTIONS": options,
+        "CONN_HEALTH_CHECKS": True,
+    }
+
+
+DATABASES = {
+    "default": postgresql(os.environ["DATABASE_URL"])
+    if os.environ.get("DATABASE_URL")
+    else sqlite(DATA_DIR / "db.sqlite3")
+}
+INSTALLED_APPS = ["horchestra.storage"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "UTC"
+SECRET_KEY = "unused: this process signs nothing with it"  # noqa: S105
+LOGGING_CONFIG = None
