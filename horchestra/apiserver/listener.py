@@ -46,6 +46,8 @@ class Limits:
     """The same for streams: somebody may be reading a log in a pager."""
     linger_time: float = 5
     """How long a refused request is still read, so that the client sees the answer and not a reset."""
+    quiet_time: float = 0.5
+    """A client that was refused and sends nothing for so long has its answer."""
     user_timeout: int = 30
     """TCP_USER_TIMEOUT: a peer that vanished is noticed after this."""
 
@@ -69,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._drained: list[asyncio.Future[None]] = []
         self._reading = True
         self._lingering = False
+        self._heard = 0.0
         self._deaf = False
         """What the client sends from now on is dropped."""
         self._refusal: bytes | None = None
@@ -127,6 +130,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._lingering or self._deaf:
+            self._heard = self.loop.time()
             return
         if not self._in_headers and self._incoming is None:
             self._in_headers = True
@@ -150,6 +154,9 @@ class Connection(asyncio.Protocol):
 
     def timed_out(self, now: float) -> bool:
         """Called once a second."""
+        if self._lingering and self._heard + self.limits.quiet_time < now:
+            self.transport.close()
+            return False
         if self.deadline < now:
             return True
         streaming = self._active is not None and self._active.streaming
@@ -270,7 +277,8 @@ class Connection(asyncio.Protocol):
         # Closing with unread bytes would send a reset, which can destroy the answer on its way.
         self._lingering = True
         self._waiting.clear()
-        self.deadline = self.loop.time() + self.limits.linger_time
+        self._heard = self.loop.time()
+        self.deadline = self._heard + self.limits.linger_time
         self.resume_reading()
 
     def pause_reading(self) -> None:
@@ -293,6 +301,8 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self.closing = False
+        self.port = 0
+        """The port it listens on."""
         self.date = _date()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server = cast(asyncio.Server, None)
@@ -308,15 +318,12 @@ class Listener:
             ssl_handshake_timeout=self.limits.handshake_time,
             ssl_shutdown_timeout=2,
         )
+        self.port = int(self._server.sockets[0].getsockname()[1])
         self._sweeper = self.loop.create_task(self._sweep())
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
         return tuple(self._server.sockets)
-
-    @property
-    def port(self) -> int:
-        return int(self._server.sockets[0].getsockname()[1])
 
     def run(self, exchange: Exchange) -> None:
         task = self.loop.create_task(exchange.run(self.app))
