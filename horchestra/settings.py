@@ -48,7 +48,7 @@ DATABASES = {
     if os.environ.get("DATABASE_URL")
     else sqlite(DATA_DIR / "db.sqlite3")
 }
-INSTALLED_APPS = ["horchestra.storage"]
+INSTALLED_APPS = ["horchestra.storage", "horchestra.pki", "horchestra"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"

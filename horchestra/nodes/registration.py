@@ -132,13 +132,14 @@ def annotate(transaction: Transaction, node: str, values: dict[str, str], only: 
     """Set annotations of a Node; "" removes one. `only`: values that a removed annotation must have had."""
 
     def change(obj: dict[str, Any]) -> dict[str, Any]:
-        annotations = dict(obj["metadata"].get("annotations") or {})
+        before = obj["metadata"].get("annotations") or {}
+        annotations = dict(before)
         for key, value in values.items():
             if value:
                 annotations[key] = value
             elif only is None or annotations.get(key) == only.get(key):
                 annotations.pop(key, None)
-        return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
+        return obj if annotations == before else {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
     transaction.update(Node, "", node, change, WRITE)
 

@@ -203,7 +203,7 @@ class Session:
             entry = self._store.watch.get(Node, "", self.node)
         kind = "Warning" if report.type == "Warning" else "Normal"
         if entry is not None:
-            self._sessions.record(entry.obj, kind, cut(report.reason, 128), cut(report.message))
+            self._sessions.record(entry.obj, kind, cut(report.reason, 128), cut(report.message), node=self.node)
 
     async def _acknowledged(self, message: pb.Acknowledgement) -> None:
         if message.removed and self.verdict in (pb.PROCEED, pb.ACCEPT):

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from horchestra.apimachinery.errors import StatusError
 from horchestra.kinds.application import Application
@@ -31,14 +31,17 @@ LOST_SECONDS = 9.0
 START_SECONDS = 30.0
 """After the controller's start nodes keep their state for so long: they are reconnecting."""
 
-Record = Callable[[dict[str, Any], str, str, str], None]
-"""Records an Event: (object, Normal | Warning, reason, message)."""
+
+class Recorder(Protocol):
+    """Records an Event about an object: `kind` is Normal or Warning; `node` is set when the words are a node's."""
+
+    def __call__(self, obj: dict[str, Any], kind: str, reason: str, message: str, *, node: str = "") -> None: ...
 
 
 class Sessions:
     """All of it lives on the event loop; `run()` must be running for anything to happen."""
 
-    def __init__(self, store: Store, record: Record) -> None:
+    def __init__(self, store: Store, record: Recorder) -> None:
         self.store = store
         self.record = record
         self.streams = Streams()
@@ -123,7 +126,7 @@ class Sessions:
         for session in sessions:
             session.end("Shutdown", "the controller stops")
         if sessions:
-            await asyncio.wait([asyncio.ensure_future(s.over.wait()) for s in sessions], timeout=3)
+            await asyncio.wait([asyncio.ensure_future(s.over.wait()) for s in sessions], timeout=1.5)
         for timer in self._absent.values():
             timer.cancel()
         names = [s.node for s in sessions]
@@ -181,8 +184,13 @@ class Sessions:
         while True:
             node = await self._lost.get()
             self._absent.pop(node, None)
-            if node not in self._sessions and not self._closing:
+            if node in self._sessions or self._closing:
+                continue
+            try:
                 await self._declare_lost(node)
+            except StatusError as error:  # the store is away; the node still is, too
+                log.warning("node %s is lost, which could not be stored: %s", node, error.message)
+                self._miss(node, LOST_SECONDS)
 
     async def _declare_lost(self, node: str) -> None:
         """One write for the node and all that runs on it."""
