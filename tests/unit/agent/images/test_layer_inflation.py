@@ -1,7 +1,7 @@
 import gzip
 import random
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import zstandard
@@ -20,7 +20,7 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-@pytest.mark.parametrize("size", [1, 1000, 1 << 30])
+@pytest.mark.parametrize("size", [3, 1000, 1 << 30])
 @pytest.mark.parametrize(
     "packed",
     [
@@ -34,9 +34,7 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
     ids=["gzip", "zstd", "skippable frame", "plain", "two gzip members", "two zstd frames"],
 )
 def test_the_bytes_decide_how_a_layer_is_inflated(packed: bytes, size: int) -> None:
-    if size == 1:
-        packed = packed if len(packed) < 1000 else packed[:0] + packed
-    assert b"".join(inflate(pieces(packed, max(size, 7)))) == DATA[:400_000]
+    assert b"".join(inflate(pieces(packed, size))) == DATA[:400_000]
 
 
 def test_nothing_inflates_to_nothing() -> None:
@@ -50,8 +48,8 @@ def test_cut_gzip_data_is_refused(cut: int) -> None:
         list(inflate([gzip.compress(DATA)[:cut]]))
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
-def test_damaged_data_is_refused(pack) -> None:
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor(write_checksum=True).compress])
+def test_damaged_data_is_refused(pack: Callable[[bytes], bytes]) -> None:
     damaged = bytearray(pack(DATA))
     damaged[1000:1100] = bytes(100)
     with pytest.raises(AgentError, match="damaged"):
