@@ -19,11 +19,11 @@ help: ## List these commands
 
 deps: ## Install what is missing: Debian packages, the virtual environment
 	@$(SYSTEM_PYTHON) -m tests.lab.packages
-	@$(MAKE) --no-print-directory $(INSTALLED)
+	@$(MAKE) --silent $(INSTALLED)
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv $(VENV)
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements.lock
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 

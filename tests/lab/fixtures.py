@@ -37,6 +37,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     network.enter()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove the run with everything in it."""
     network = session.config.stash.get(_NETWORK, None)
