@@ -10,7 +10,8 @@ import pytest
 from horchestra.apiserver.exchange import ASGIApp
 from horchestra.apiserver.listener import Limits, Listener, serve
 
-from .wire import Certificates
+from .door import Door, opened
+from .wire import Certificates, Wire
 
 Serve = Callable[..., Awaitable[Listener]]
 
@@ -34,3 +35,15 @@ async def serving(certificates: Certificates) -> AsyncIterator[Serve]:
     for listener in listeners:
         listener.close()
         await listener.wait_closed(grace=0.2)
+
+
+@pytest.fixture
+async def door(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Door]:
+    async with opened(tmp_path, certificates) as made:
+        yield made
+
+
+@pytest.fixture
+async def admin(door: Door) -> Wire:
+    """A connection of a member of system:masters."""
+    return await door.wire()
