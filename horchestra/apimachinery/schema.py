@@ -49,7 +49,7 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: b
     try:
         typed = cls.model_validate_json(body)
     except ValidationError as error:
-        causes += field_causes(error, obj)
+        causes += field_causes(error, obj, secret=r.encrypted)
     if typed is not None and rules:
         causes += typed.validate_object()
     if causes or typed is None:

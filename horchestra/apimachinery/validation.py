@@ -22,9 +22,9 @@ _TYPES = {
 }
 
 
-def field_causes(error: ValidationError, obj: Any) -> list[Cause]:
-    """One cause per bad field, with its path in `obj`."""
-    found = [_Fault(details, obj) for details in error.errors(include_url=False)]
+def field_causes(error: ValidationError, obj: Any, *, secret: bool = False) -> list[Cause]:
+    """One cause per bad field, with its path in `obj`; of a secret object no values are repeated."""
+    found = [_Fault(details, obj, secret) for details in error.errors(include_url=False)]
     causes: dict[tuple[str, str], Cause] = {}
     for fault in found:
         if fault.union is None or not _elsewhere(fault, found):
@@ -36,8 +36,9 @@ def field_causes(error: ValidationError, obj: Any) -> list[Cause]:
 class _Fault:
     """One of pydantic's errors, placed in the object."""
 
-    def __init__(self, details: ErrorDetails, obj: Any) -> None:
+    def __init__(self, details: ErrorDetails, obj: Any, secret: bool) -> None:
         self.details = details
+        self.shown = "***" if secret else _shown(details["input"])
         self.type = details["type"]
         self.steps: list[str | int] = []
         self.union: int | None = None
@@ -74,7 +75,7 @@ class _Fault:
         context: dict[str, Any] = self.details.get("ctx") or {}
         if self.type == "missing":
             return "FieldValueRequired", "Required value"
-        shown = _shown(self.details["input"])
+        shown = self.shown
         if self.type in ("literal_error", "enum"):
             allowed = str(context.get("expected", "")).replace(" or ", ", ").replace("'", '"')
             return "FieldValueNotSupported", f"Unsupported value: {shown}: supported values: {allowed}"
