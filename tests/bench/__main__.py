@@ -19,6 +19,8 @@ from tests.bench.figure import Figure, Rule, table
 
 # Module → what it measures. Each has `run() -> list[Figure]`.
 BENCHES = {
+    "reads": "LIST of 10,000 applications and GET by name",
+    "fanout": "watch fan-out to 1,000 watchers",
     "pull": "cold pull and unpack of an image with many files",
 }
 _LIMIT_SECONDS = 900
