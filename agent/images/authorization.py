@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from agent.errors import AgentError
 from agent.images.abort import Abort
 from agent.images.credentials import RegistryCredentials
-from agent.images.mirrors import Endpoint
+from agent.images.mirrors import URL_CHARACTERS, Endpoint, origin
 
 _DEFAULT_LIFE = 60.0
 _SCHEME = re.compile(r"\s*([A-Za-z]+)(?:\s+|$)")
@@ -78,16 +78,19 @@ class Authorizer:
         return None
 
     def _bearer(self, endpoint: Endpoint, parameters: dict[str, str], basic: str | None, abort: Abort) -> _Granted:
-        realm = parameters.get("realm", "")
-        parts = urlsplit(realm)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        realm = quote(parameters.get("realm", ""), safe=URL_CHARACTERS)
+        try:
+            scheme, host, _ = origin(realm)
+        except ValueError:
+            scheme = host = ""
+        if scheme not in ("http", "https") or not host:
             raise AgentError("RegistryUnavailable", f"names {realm[:200]!r} as token service, which is no URL")
-        if parts.scheme == "http" and endpoint.base.startswith("https:"):
-            raise AgentError("RegistryTLS", f"wants a password sent in the clear to the token service {parts.netloc}")
+        if scheme == "http" and endpoint.base.startswith("https:"):
+            raise AgentError("RegistryTLS", f"wants a password sent in the clear to the token service {host}")
         query = {"service": parameters["service"]} if parameters.get("service") else {}
         query["scope"] = parameters.get("scope") or f"repository:{endpoint.repository}:pull"
         asked = time.monotonic()
-        answer = self._fetch(endpoint, f"{realm}{'&' if parts.query else '?'}{urlencode(query)}", basic, abort)
+        answer = self._fetch(endpoint, f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}", basic, abort)
         token, life = _token_of(answer)
         return _Granted(f"Bearer {token}", asked + life)
 

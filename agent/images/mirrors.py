@@ -11,6 +11,7 @@ from agent.images.reference import HUB, ImageReference
 
 _HUB_HOST = "registry-1.docker.io"
 ANY_REGISTRY = "*"
+URL_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"  # what stays as it is when a URL from a registry is made safe to send
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,11 @@ class RegistryMirror:
 
     def __post_init__(self) -> None:
         """Raises AgentError InvalidMirror: a wrong setting must stop the agent at its start, not a pull at night."""
-        parts = urlsplit(self.endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        try:
+            scheme, host, _ = origin(self.endpoint)
+        except ValueError:
+            scheme = host = ""
+        if scheme not in ("http", "https") or not host or any(sign in self.endpoint for sign in "?#@"):
             raise AgentError("InvalidMirror", f"mirror of {self.registry}: {self.endpoint!r} is no http or https URL")
         try:
             if self.rewrite:

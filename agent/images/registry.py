@@ -20,8 +20,8 @@ from agent.errors import AgentError
 from agent.images.abort import Abort
 from agent.images.authorization import Authorizer
 from agent.images.credentials import RegistryCredentials
-from agent.images.mirrors import Endpoint, RegistryConfig, RegistryMirror, origin
-from agent.images.ratelimit import RegistryGates, rate_limited, retry_after
+from agent.images.mirrors import URL_CHARACTERS, Endpoint, RegistryConfig, RegistryMirror, origin
+from agent.images.ratelimit import PATIENCE, RegistryGates, rate_limited, retry_after
 from agent.images.reference import ImageReference
 
 __all__ = ["Manifest", "RegistryClient", "RegistryConfig", "RegistryCredentials", "RegistryGates", "RegistryMirror"]
@@ -42,7 +42,6 @@ _ATTEMPTS = 4  # for answers that mean "later" and for cuts without progress
 _CUT_DELAY = 0.3
 _PIECE = 1 << 17
 _STALL_SECONDS, _STALL_BYTES = 60.0, 16 << 10  # slower than this is as good as cut
-_URL_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"
 _USER_AGENT = "horchestra-agent"
 _REASONS = {401: "ImagePullUnauthorized", 403: "ImagePullForbidden", 404: "ImageNotFound", 429: "RegistryRateLimited"}
 
@@ -142,7 +141,7 @@ class RegistryClient:
                 cuts = cuts + 1 if done == before else 1
                 if cuts >= _ATTEMPTS or (done == 0 and not patient):
                     raise
-            abort.wait(_CUT_DELAY * 2**cuts)
+            abort.wait(_CUT_DELAY * 2 ** (cuts - 1))
 
     def _blob_part(
         self, endpoint: Endpoint, digest: str, start: int, size: int, abort: Abort, patient: bool
@@ -208,7 +207,8 @@ class RegistryClient:
                     self._gates.open(endpoint.host)
                     break
                 failure = self._noted(endpoint.host, answer)
-                if failure.retry_after is None or not patient or attempt == _ATTEMPTS:
+                wait = failure.retry_after
+                if wait is None or wait > PATIENCE or not patient or attempt == _ATTEMPTS:
                     raise failure
             yield answer
 
@@ -274,10 +274,9 @@ class RegistryClient:
             response = self._request(stack, endpoint, url, {**headers, **own}, abort)
             if response.status not in (301, 302, 303, 307, 308):
                 return _Answer(url, response)
-            target = quote(urljoin(url, response.headers.get("Location", "")), safe=_URL_CHARACTERS)
+            location = response.headers.get("Location", "")
             stack.close()
-            _check_redirect(url, target)
-            url = target
+            url = _redirect_target(url, location)
         raise AgentError("RegistryUnavailable", f"redirected more than {_MAX_REDIRECTS} times")
 
     def _request(
@@ -370,15 +369,18 @@ def _tls_words(error: ssl.SSLError) -> str:
     return error.reason or str(error)
 
 
-def _check_redirect(source: str, target: str) -> None:
+def _redirect_target(source: str, location: str) -> str:
+    """Absolute URL of a Location header, if it may be followed."""
     try:
+        target = quote(urljoin(source, location), safe=URL_CHARACTERS)
         scheme, host, _ = origin(target)
     except ValueError:
-        scheme, host = "", ""
+        scheme = host = target = ""
     if scheme not in ("http", "https") or not host:
-        raise AgentError("RegistryUnavailable", f"redirected to {target[:200]!r}, which is no http or https URL")
+        raise AgentError("RegistryUnavailable", f"redirected to {location[:200]!r}, which is no http or https URL")
     if scheme == "http" and source.startswith("https:"):
         raise AgentError("RegistryTLS", f"redirected from https to plain http at {host}, which is refused")
+    return target
 
 
 def _read_limited(answer: _Answer, limit: int) -> bytes:

@@ -50,8 +50,8 @@ class Transfers:
                 return running, True
             transfer = self._running[chain_id] = Transfer(chain_id)
             thread = threading.Thread(target=self._run, args=(transfer, work), name="layer", daemon=True)
-            self._threads.add(thread)
-        thread.start()
+            thread.start()
+            self._threads = {thread, *(other for other in self._threads if other.is_alive())}
         return transfer, False
 
     def leave(self, transfer: Transfer) -> bool:
@@ -86,7 +86,6 @@ class Transfers:
     def _forget(self, transfer: Transfer) -> None:
         with self._lock:
             self._drop(transfer)
-            self._threads.discard(threading.current_thread())
 
     def _drop(self, transfer: Transfer) -> None:
         if self._running.get(transfer.chain_id) is transfer:
