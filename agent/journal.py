@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -106,7 +106,9 @@ def _timestamp(text: str) -> float:
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
 
 
-async def read(request: LogRequest, unit: str, ended: Callable[[], bool], invocation: str = "") -> AsyncIterator[bytes]:
+async def read(
+    request: LogRequest, unit: str, ended: Callable[[], bool], invocation: str = ""
+) -> AsyncGenerator[bytes, None]:
     """The lines that `request` asks for, in pieces of about 64 KB. `invocation`: only of that process.
 
     With follow it goes on over restarts and ends when `ended()` says that nothing more will come (a finished job, a
@@ -118,12 +120,13 @@ async def read(request: LogRequest, unit: str, ended: Callable[[], bool], invoca
     options = arguments(request, chosen)
     if request.tail_lines != 0:
         first = _entries(options) if request.tail_lines is None else _last_lines(options, request.tail_lines)
-        async for batch in first:
-            cursor = batch[-1].cursor or cursor
-            if data := writer.write(batch):
-                yield data
-            if writer.full:
-                return
+        async with contextlib.aclosing(first) as batches:
+            async for batch in batches:
+                cursor = batch[-1].cursor or cursor
+                if data := writer.write(batch):
+                    yield data
+                if writer.full:
+                    return
     if not request.follow:
         if data := writer.finish():
             yield data
@@ -132,17 +135,18 @@ async def read(request: LogRequest, unit: str, ended: Callable[[], bool], invoca
         cursor = await _last_cursor(chosen) if request.tail_lines == 0 else ""
     position = [f"--after-cursor={cursor}"] if cursor else [o for o in options if o.startswith("--since")]
     follow = ["--follow", "--lines=all", *position, *(o for o in options if not o.startswith("--since"))]
-    async for batch in _entries(follow, ended):
-        if data := writer.write(batch):
-            yield data
-        if writer.full:
-            return
+    async with contextlib.aclosing(_entries(follow, ended)) as batches:
+        async for batch in batches:
+            if data := writer.write(batch):
+                yield data
+            if writer.full:
+                return
     if data := writer.finish():
         yield data
 
 
-async def _last_lines(options: list[str], lines: int) -> AsyncIterator[list[Entry]]:
-    """The last `lines` lines as one batch. Pieces of a long line are entries of their own, so journalctl cannot count."""
+async def _last_lines(options: list[str], lines: int) -> AsyncGenerator[list[Entry], None]:
+    """The last `lines` lines as one batch; journalctl would count each piece of a long line."""
     backwards: list[Entry] = []
     found = 0
     async with contextlib.aclosing(_entries(["--reverse", *options])) as batches:
@@ -165,7 +169,7 @@ async def _last_cursor(chosen: list[str]) -> str:
     return cursor
 
 
-async def _entries(options: list[str], ended: Callable[[], bool] | None = None) -> AsyncIterator[list[Entry]]:
+async def _entries(options: list[str], ended: Callable[[], bool] | None = None) -> AsyncGenerator[list[Entry], None]:
     """Batches of entries as journalctl gives them; the process ends with the iterator."""
     process = await asyncio.create_subprocess_exec(
         *("journalctl", *options),

@@ -233,3 +233,8 @@ def _add_directory(tar: tarfile.TarFile, name: str, mode: int) -> None:
     info = tarfile.TarInfo(name)
     info.type, info.mode = tarfile.DIRTYPE, mode
     tar.addfile(info)
+
+
+def decoded(data: SecretData, key: str) -> bytes:
+    """The value of a key that is there."""
+    return base64.b64decode(data.data[key])
