@@ -31,6 +31,8 @@ EXAMPLE = PROJECT / "examples" / "postgres.yaml"
 API = "127.0.0.1:6443"
 AGENT_PORT = 6444
 _ENVIRONMENT = {**os.environ, "HORCHESTRA_DATA_DIR": str(DIRECTORY)}
+# The kubectl of this machine, else the one of the virtual environment.
+_KUBECTL = (shutil.which("kubectl") or VENV / "bin" / "kubectl", f"--kubeconfig={KUBECONFIG}")
 _REGISTRY = Daemon(DIRECTORY, "registry", "docker-registry")
 _CONTROLLER = Daemon(DIRECTORY, "controller", "runcontroller")
 
@@ -46,7 +48,7 @@ def up() -> None:
     _step("controller", lambda: _start_controller(network.address))
     node = _step(f"node {NODE}", lambda: _boot(network))
     _step("agent", lambda: _join(node, network.address, registry))
-    _step(EXAMPLE.name, _apply)
+    _step(EXAMPLE.name, lambda: _apply(node))
     network.estate.release()
     print(_next_steps(node, registry, time.monotonic() - started))
 
@@ -87,33 +89,39 @@ def _boot(network: LabNetwork) -> Node:
 
 def _join(node: Node, address: str, registry: Registry) -> None:
     """Certificate, mirror, service; a node that has joined is left as it is."""
-    config = node.path("/etc/horchestra/agent.toml")
-    if not config.exists():
+    if not node.path("/etc/horchestra/agent.toml").exists():
         bundle = DIRECTORY / f"{NODE}.bundle"
         bundle.unlink(missing_ok=True)
         manage = (VENV / "bin" / "python", PROJECT / "manage.py", "createnodecert", NODE)
         run(*manage, "--out", bundle, "--endpoint", f"{address}:{AGENT_PORT}", env=_ENVIRONMENT)
         node.write("/root/node.bundle", bundle.read_text(), 0o600)
-        node.exec("python3", "-m", "agent", "join", "/root/node.bundle")
+        mirror = f"docker.io=http://{registry.endpoint}"
+        node.exec("python3", "-m", "agent", "join", "/root/node.bundle", "--mirror", mirror)
         node.path("/root/node.bundle").unlink()
         bundle.unlink()
-    if registry.endpoint not in config.read_text():
-        with config.open("a") as handle:
-            handle.write(f'\n[[mirror]]\nregistry = "docker.io"\nendpoint = "http://{registry.endpoint}"\n')
     node.exec("systemctl", "enable", "--quiet", "--now", "horchestra-agent.service")
 
 
-def _apply() -> None:
+def _apply(node: Node) -> None:
     """Apply the example when its node has reported, then wait until it runs."""
-    _kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=60s")
+    _wait(node, f"node/{NODE}", "condition=Ready", 30)
     _kubectl("apply", "-f", str(EXAMPLE))
-    _kubectl("wait", "--for=jsonpath={.status.phase}=Running", "app/postgres-18", "--timeout=120s")
+    _wait(node, "app/postgres-18", "jsonpath={.status.phase}=Running", 90)
+
+
+def _wait(node: Node, what: str, state: str, timeout: float) -> None:
+    """Wait for a state of an object, which need not exist yet. Raises TimeoutError with what the agent said last."""
+    deadline = time.monotonic() + timeout
+    while run(*_KUBECTL, "wait", f"--for={state}", what, "--timeout=5s", check=False).returncode != 0:
+        if time.monotonic() > deadline:
+            shown = _kubectl("get", what, "-o", "yaml", check=False)
+            said = node.exec("journalctl", "-u", "horchestra-agent", "-n", "20", "-o", "cat", check=False).stdout
+            raise TimeoutError(f"{what}: not {state} within {timeout:.0f} s\n{shown}\nThe agent said last:\n{said}")
+        time.sleep(0.2)
 
 
 def _kubectl(*words: str, check: bool = True) -> str:
-    """The kubectl of this machine, else the one in the virtual environment."""
-    program = shutil.which("kubectl") or VENV / "bin" / "kubectl"
-    return run(program, f"--kubeconfig={KUBECONFIG}", *words, check=check, timeout=180).stdout.strip()
+    return run(*_KUBECTL, *words, check=check).stdout.strip()
 
 
 def _step(name: str, action: Callable[[], Result]) -> Result:
