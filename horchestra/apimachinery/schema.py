@@ -29,7 +29,10 @@ def structural(cls: type[APIObject]) -> dict[str, Any]:
 
 
 def apply_defaults(cls: type[APIObject], obj: dict[str, Any]) -> None:
-    """Fills what is absent, in place. Defaults that mean nothing (empty, false, 0) stay absent, as in Kubernetes."""
+    """Fills what is absent, in place. Defaults that mean nothing (empty, false, 0) stay absent, as in Kubernetes.
+
+    Lists are kept as sent: `kubectl apply` compares them whole, so that a filled item would make each later apply of the
+    same file read `configured`. Their items' defaults are the class's, at reading."""
     _shape(cls).fill(obj)
 
 
@@ -106,12 +109,6 @@ class _Shape:
                 self.mapping.fill(value)
             elif self.element is not None:
                 for part in value.values():
-                    self.element.fill(part)
-        elif isinstance(value, list):
-            if self.sequence is not None:
-                self.sequence.fill(value)
-            elif self.element is not None:
-                for part in value:
                     self.element.fill(part)
 
     def prune(self, value: Any, path: str, unknown: list[str]) -> None:
