@@ -59,6 +59,23 @@ def parse(ca: bytes, certificate: bytes, key: bytes) -> Identity:
     return Identity(str(names[0].value), ca, certificate, key, parsed.not_valid_before_utc, parsed.not_valid_after_utc)
 
 
+def validity(der: bytes) -> tuple[datetime, datetime]:
+    """From when and until when a certificate is valid."""
+    certificate = x509.load_der_x509_certificate(der)
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+
+
+def server_names(der: bytes) -> set[str]:
+    """Host names and addresses of a certificate (subjectAltName)."""
+    try:
+        extensions = x509.load_der_x509_certificate(der).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    addresses = {str(address) for address in names.get_values_for_type(x509.IPAddress)}
+    return addresses | {name.lower() for name in names.get_values_for_type(x509.DNSName)}
+
+
 def load(directory: Path) -> Identity:
     """From `ca.pem`, `node.pem` and `node.key`. Raises AgentError NotJoined or CertificateUnreadable."""
     try:

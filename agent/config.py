@@ -27,11 +27,11 @@ class Mirror(Table):
     """Where images of one registry are pulled from instead."""
 
     registry: str
-    """Registry as images name it: docker.io."""
+    """Registry as images name it: docker.io; "*" is all of them."""
     endpoint: str
     """URL that is asked first: http://10.0.0.5:5000."""
-    rewrite: dict[str, str] = Field(default_factory=dict)
-    """Regular expression to replacement, applied to the repository on this mirror only."""
+    rewrite: tuple[str, str] | None = None
+    """Regular expression and replacement (`re.sub`) for the repository, on this mirror only."""
     ca: Path | None = None
     """PEM file with the authority of the endpoint's certificate."""
 
@@ -57,6 +57,10 @@ class Config(Table):
     state_dir: Path = Path("/var/lib/horchestra")
     """What the agent keeps: layers, roots, volumes, the last desired state."""
     mirror: tuple[Mirror, ...] = ()
+    mirror_fallback: bool = False
+    """Whether a registry that has mirrors is asked itself when they fail."""
+    registry_ca: dict[str, Path] = Field(default_factory=dict)
+    """PEM files by registry host, for registries whose certificate a private authority signed."""
     limits: Limits = Limits()
     directory: Path = DEFAULT_DIRECTORY
 

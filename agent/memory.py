@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from . import durable
 from .errors import AgentError
 
 
@@ -60,19 +60,8 @@ def load_connection(path: Path) -> Connection | None:
 
 
 def save(path: Path, state: Followed | Connection) -> None:
-    """Durable before it returns (tmp, fsync, rename, fsync of the directory)."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(asdict(state), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    """Durable before it returns."""
+    durable.write(path, json.dumps(asdict(state), indent=1).encode())
 
 
 def timestamp() -> str:

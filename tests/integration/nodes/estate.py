@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +135,10 @@ class Controller:
         return await self.create(application(name, node, **spec))
 
     async def change(self, name: str, **spec: Any) -> None:
-        await self.store.update(
-            Application, "default", name, lambda o: {**o, "spec": {**o["spec"], **spec}}, WRITE
-        )
+        await self.store.update(Application, "default", name, lambda o: {**o, "spec": {**o["spec"], **spec}}, WRITE)
 
     async def delete(self, name: str, grace: int | None = None) -> None:
-        await self.store.delete(
-            Application, "default", name, DeleteOptions(user=SYSTEM, grace_period_seconds=grace)
-        )
+        await self.store.delete(Application, "default", name, DeleteOptions(user=SYSTEM, grace_period_seconds=grace))
 
     async def annotate(self, node: str, key: str, value: str) -> None:
         def change(obj: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +214,9 @@ class StandIn:
         if gone:
             self.told.put_nowait(pb.AgentMessage(acknowledgement=pb.Acknowledgement(removed=gone)))
 
-    def report(self, name: str, uid: str, phase: str, generation: int = 1, namespace: str = "default", **more: Any) -> None:
+    def report(
+        self, name: str, uid: str, phase: str, generation: int = 1, namespace: str = "default", **more: Any
+    ) -> None:
         status = json.dumps({"phase": phase, **more}).encode()
         one = pb.ApplicationReport(
             namespace=namespace, name=name, uid=uid, generation=generation, invocation_id="i1", status_json=status
@@ -237,7 +235,7 @@ class StandIn:
         while True:
             yield await self.told.get()
 
-    async def logs(self, request: LogRequest) -> AsyncIterator[bytes]:
+    async def logs(self, request: LogRequest) -> AsyncGenerator[bytes, None]:
         self.logs_open += 1
         try:
             while (chunk := await self.log.get()) is not None:
@@ -255,9 +253,7 @@ class Agent:
         self.machine = Machine(machine_id, "b1")
         self._task: asyncio.Task[None] | None = None
         install(directory, bundle)
-        self.config = Config(
-            node=bundle["node"], endpoint=bundle["endpoint"], state_dir=directory, directory=directory
-        )
+        self.config = Config(node=bundle["node"], endpoint=bundle["endpoint"], state_dir=directory, directory=directory)
 
     def start(self) -> Agent:
         self.session = Session(self.config, self.runtime, self.machine)
