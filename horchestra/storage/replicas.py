@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import select
+import socket
 import threading
 from collections.abc import Callable
 
@@ -13,8 +15,10 @@ from .database import CHANNEL
 
 log = logging.getLogger(__name__)
 
-_WAIT = 1.0
-"""Seconds between looks at whether to stop."""
+_RETRY = 1.0
+"""Seconds between attempts to connect."""
+_PROBE = 30.0
+"""Seconds of silence after which the connection is tried: a dead peer does not say so."""
 
 
 class Listener:
@@ -24,17 +28,19 @@ class Listener:
         self._alias = alias
         self._notified = notified
         self._stopping = threading.Event()
+        self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._main, name="store-listener", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
+        """Blocks until the thread has ended."""
         self._stopping.set()
-
-    def join(self) -> None:
-        """Blocks for up to a second after stop()."""
+        self._wake.send(b"x")
         self._thread.join()
+        self._wake.close()
+        self._woken.close()
 
     def _main(self) -> None:
         while not self._stopping.is_set():
@@ -42,7 +48,7 @@ class Listener:
                 self._listen()
             except psycopg.Error as error:
                 log.warning("not notified of other replicas' writes, polling meanwhile: %s", error)
-                self._stopping.wait(_WAIT)
+                self._stopping.wait(_RETRY)
 
     def _listen(self) -> None:
         parameters = connections[self._alias].get_connection_params()
@@ -51,6 +57,11 @@ class Listener:
         with psycopg.connect(**parameters, autocommit=True) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
             self._notified()
-            while not self._stopping.is_set():
-                if any(True for _ in connection.notifies(timeout=_WAIT, stop_after=1)):
+            while True:
+                readable, _, _ = select.select([connection.fileno(), self._woken], [], [], _PROBE)
+                if self._woken in readable:
+                    return
+                if not readable:
+                    connection.execute("SELECT 1")
+                if list(connection.notifies(timeout=0)):
                     self._notified()

@@ -92,8 +92,7 @@ class Store:
         if writer is None:
             return
         if self._listener is not None:
-            self._listener.stop()
-            await asyncio.to_thread(self._listener.join)
+            await asyncio.to_thread(self._listener.stop)
         writer.stop()
         await asyncio.to_thread(writer.join)
         await asyncio.sleep(0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import django
+import psycopg
 import pytest
 from blockbuster import blockbuster_ctx
 
@@ -36,8 +38,6 @@ class Estate:
         self.directory = directory
         self.url = url
         use_database(directory, url)
-        call_command("migrate", verbosity=0)
-        connections.close_all()
         self._stores: list[Store] = []
 
     async def start(self, **options: Any) -> Store:
@@ -72,12 +72,38 @@ def use_database(directory: Path, url: str | None) -> None:
         del connections["default"]
 
 
+def migrate(directory: Path, url: str | None) -> None:
+    use_database(directory, url)
+    call_command("migrate", verbosity=0)
+    connections.close_all()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated database to copy."""
+    directory = tmp_path_factory.mktemp("template")
+    migrate(directory, None)
+    return directory / "db.sqlite3"
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> PostgresServer:
+    """A server with a migrated database `template` to copy."""
+    migrate(tmp_path_factory.mktemp("unused"), postgres_server.create_database("template"))
+    return postgres_server
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def estate(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Estate]:
     url = None
-    if request.param == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        url = server.create_database(f"t{uuid.uuid4().hex}")
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "db.sqlite3")
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_template")
+        name = f"t{uuid.uuid4().hex}"
+        with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template")
+        url = server.url(name)
     made = Estate(tmp_path, url)
     yield made
     connections.close_all()
