@@ -20,6 +20,7 @@ from tests.lab.node import Node
 from tests.lab.nodes import Nodes
 from tests.lab.paths import PROJECT, RUNS, STATE, VENV
 from tests.lab.registry import Registry
+from tests.lab.server import answers
 
 Result = TypeVar("Result")
 
@@ -103,10 +104,17 @@ def _join(node: Node, address: str, registry: Registry) -> None:
 
 
 def _apply(node: Node) -> None:
-    """Apply the example when its node has reported, then wait until it runs."""
+    """Apply the example when its node has reported, then wait until it runs and has made its database."""
     _wait(node, f"node/{NODE}", "condition=Ready", 30)
     _kubectl("apply", "-f", str(EXAMPLE))
     _wait(node, "app/postgres-18", "jsonpath={.status.phase}=Running", 90)
+    deadline = time.monotonic() + 30
+    while not answers(node.address, 5432):
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"postgres-18 runs but does not answer on {node.address}:5432; see kubectl logs postgres-18"
+            )
+        time.sleep(0.1)
 
 
 def _wait(node: Node, what: str, state: str, timeout: float) -> None:
