@@ -21,6 +21,7 @@ from tests.bench.figure import Figure, Rule, table
 BENCHES = {
     "reads": "LIST of 10,000 applications and GET by name",
     "fanout": "watch fan-out to 1,000 watchers",
+    "creates": "durable creates with 32 writers",
     "pull": "cold pull and unpack of an image with many files",
 }
 _LIMIT_SECONDS = 900

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-NODES = 100
+NODES = 500
 TIERS = 10
 """Every tenth application carries the label `tier: t0`; every second `half: h0`."""
 COLLECTION = "/apis/orch.ks-tool.dev/v1/namespaces/default/applications"

@@ -3,7 +3,8 @@
     python -m tests.bench.controller DIRECTORY APPLICATIONS
 
 serves until its standard input ends. Beside the API it answers `/constant/N` with the same N bytes each time: what the
-same listener can do at best. The audit log is left out as the constant answers have none.
+same listener can do at best; and `/creates/FIRST/COUNT/WRITERS` creates applications through the store alone and tells
+the seconds that took. The audit log is left out as the constant answers have none.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.bench.applications import application
 from tests.lab.paths import PROJECT
 
 _LOADERS = 64
@@ -61,22 +64,28 @@ class Controller:
             self._process.wait()
 
 
-def constants(app: Any) -> Any:
-    """`app`, and in front of it the constant answers."""
+class Instrumented:
+    """The API, and in front of it what only benches ask for."""
 
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        if not scope["path"].startswith("/constant/"):
-            await app(scope, receive, send)
-            return
-        pieces = _constant(int(scope["path"].rpartition("/")[2]))
+    def __init__(self, app: Any, store: Any) -> None:
+        self._app = app
+        self._store = store
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        match scope["path"].split("/")[1:]:
+            case ["constant", size]:
+                pieces = _constant(int(size))
+            case ["creates", first, count, writers]:
+                pieces = [json.dumps(await _create(self._store, int(first), int(count), int(writers))).encode()]
+            case _:
+                await self._app(scope, receive, send)
+                return
         length = b"%d" % sum(map(len, pieces))
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for piece in pieces[:-1]:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": pieces[-1]})
-
-    return answer
 
 
 @lru_cache(maxsize=8)
@@ -103,11 +112,12 @@ async def _serve(directory: Path, applications: int) -> None:
     files = server.ensure(authority, pki, ["127.0.0.1"])
     store = Store(kinds.builtin())
     await store.start()
-    await _load(store, applications)
+    await _create_namespace(store)
+    await _create(store, 0, applications, _LOADERS)
     sessions = Sessions(store, lambda obj, kind, reason, message, *, node="": None)
     api = APIServer(store, Authorizer(), lambda record: None, sessions)
     context = tls.server_context(files.certificate, files.key, files.ca)
-    door = await listener.serve(constants(api), "127.0.0.1", 0, context)
+    door = await listener.serve(Instrumented(api, store), "127.0.0.1", 0, context)
     gc.collect()
     print(json.dumps({"port": door.port}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -117,25 +127,33 @@ async def _serve(directory: Path, applications: int) -> None:
     await store.close()
 
 
-async def _load(store: Any, count: int) -> None:
+async def _create(store: Any, first: int, count: int, writers: int) -> float:
+    """Creates applications, each writer one after the other; the seconds it took."""
     from horchestra.apimachinery.admission import User
     from horchestra.kinds.application import Application
-    from horchestra.kinds.namespace import Namespace
     from horchestra.storage.options import WriteOptions
-    from tests.bench.applications import application
 
     options = WriteOptions(User("bench", ("system:masters",)))
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
-    await store.create(Namespace, namespace, options)
-    numbers = iter(range(count))
+    objects = iter([application(number) for number in range(first, first + count)])
 
     async def one_after_another() -> None:
-        for number in numbers:
-            await store.create(Application, application(number), options)
+        for obj in objects:
+            await store.create(Application, obj, options)
 
+    started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
-        for _ in range(_LOADERS):
+        for _ in range(writers):
             group.create_task(one_after_another())
+    return time.perf_counter() - started
+
+
+async def _create_namespace(store: Any) -> None:
+    from horchestra.apimachinery.admission import SYSTEM
+    from horchestra.kinds.namespace import Namespace
+    from horchestra.storage.options import WriteOptions
+
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+    await store.create(Namespace, namespace, WriteOptions(SYSTEM))
 
 
 def main() -> None:
