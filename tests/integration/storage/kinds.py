@@ -67,9 +67,9 @@ class Widget(APIObject):
 
     def admit(self, request: AdmissionRequest) -> None:
         total = sum(o["spec"].get("size", 0) for o in request.view.list(WIDGETS) if not self._is(o))
-        if request.operation in (Operation.CREATE, Operation.UPDATE) and self.spec.note == "admitted":
-            if total + self.spec.size > 100:
-                raise StatusError("Forbidden", f"{total + self.spec.size} is more than 100")
+        placed = request.operation in (Operation.CREATE, Operation.UPDATE)
+        if placed and self.spec.note == "admitted" and total + self.spec.size > 100:
+            raise StatusError("Forbidden", f"{total + self.spec.size} is more than 100")
         if self.spec.note == "undeletable" and request.operation is Operation.DELETE:
             raise StatusError("Forbidden", "it stays")
         if self.spec.note == "companion" and request.operation is Operation.CREATE:
