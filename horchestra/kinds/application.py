@@ -25,6 +25,7 @@ NODE_FINALIZER = "orch.ks-tool.dev/node"
 Quantity = str | int | float
 
 _ENV_NAME = re.compile(r"[^=\x00]+")
+_IMAGE = re.compile(r"[^\s\x00-\x1f]+")
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z_]{2,32}")
 _RESERVED_PATHS = ("/", "/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
@@ -222,6 +223,13 @@ def _ports(obj: dict[str, Any]) -> str:
     return ",".join(f"{p['port']}/{p.get('protocol', 'TCP')}" for p in obj["spec"].get("ports", []))
 
 
+def _variable(path: str, name: str, value: str) -> Iterator[Cause]:
+    if not _ENV_NAME.fullmatch(name):
+        yield Cause("FieldValueInvalid", "a variable's name is not empty and has no '=' or NUL", f"{path}.name")
+    if "\0" in value:
+        yield Cause("FieldValueInvalid", "a NUL byte cannot be passed in the environment", f"{path}.value")
+
+
 class Application(APIObject):
     """One process on one node: an OCI image run as a hardened systemd unit, and kept so."""
 
@@ -262,7 +270,7 @@ class Application(APIObject):
             yield Cause("FieldValueInvalid", "an application is named by a-z, 0-9 and '-', at most 63", "metadata.name")
         if self.spec.nodeName and not is_dns1123_subdomain(self.spec.nodeName):
             yield Cause("FieldValueInvalid", f"{self.spec.nodeName!r} is not the name of a node", "spec.nodeName")
-        if not self.spec.image or any(c.isspace() or ord(c) < 32 for c in self.spec.image):
+        if not _IMAGE.fullmatch(self.spec.image):
             yield Cause("FieldValueInvalid", "must be an image reference, as registry/repository:tag", "spec.image")
 
     def _process(self) -> Iterator[Cause]:
@@ -290,17 +298,18 @@ class Application(APIObject):
             yield Cause("FieldValueInvalid", "is root, which runAsNonRoot forbids", path)
 
     def _env(self) -> Iterator[Cause]:
-        as_map = isinstance(self.spec.env, dict)
+        env = self.spec.env
+        if isinstance(env, dict):  # the common form, and long: nothing is built for it
+            for name, value in env.items():
+                yield from _variable(f"spec.env[{name}]", name, value)
+            return
         seen: set[str] = set()
-        for i, var in enumerate(self.spec.environment()):
-            path = f"spec.env[{var.name}]" if as_map else f"spec.env[{i}]"
-            if not _ENV_NAME.fullmatch(var.name):
-                yield Cause("FieldValueInvalid", "a variable's name is not empty and has no '=' or NUL", f"{path}.name")
+        for i, var in enumerate(env):
+            path = f"spec.env[{i}]"
+            yield from _variable(path, var.name, var.value)
             if var.name in seen:
                 yield Cause("FieldValueDuplicate", f"{var.name} is listed twice", f"{path}.name")
             seen.add(var.name)
-            if "\0" in var.value:
-                yield Cause("FieldValueInvalid", "a NUL byte cannot be passed in the environment", f"{path}.value")
             source = var.valueFrom
             if source and (source.secretKeyRef is None) == (source.configMapKeyRef is None):
                 message = "must name exactly one of secretKeyRef and configMapKeyRef"
@@ -372,12 +381,11 @@ class Application(APIObject):
                 found.append(Reference("secrets", namespace, mount.secret.name, f"{path}.secret.name"))
             if mount.configMap:
                 found.append(Reference("configmaps", namespace, mount.configMap.name, f"{path}.configMap.name"))
-        for i, var in enumerate(spec.environment()):
-            path = f"spec.env[{i}].valueFrom"
-            source = var.valueFrom or EnvVarSource()
-            if source.secretKeyRef:
+        for i, var in enumerate(spec.env if isinstance(spec.env, list) else ()):
+            path, source = f"spec.env[{i}].valueFrom", var.valueFrom
+            if source and source.secretKeyRef:
                 found.append(Reference("secrets", namespace, source.secretKeyRef.name, f"{path}.secretKeyRef.name"))
-            if source.configMapKeyRef:
+            if source and source.configMapKeyRef:
                 name = source.configMapKeyRef.name
                 found.append(Reference("configmaps", namespace, name, f"{path}.configMapKeyRef.name"))
         for i, secret in enumerate(spec.imagePullSecrets):
@@ -405,7 +413,7 @@ class Application(APIObject):
         node = view.get("nodes", "", node_name)
         if node and node.get("spec", {}).get("unschedulable"):
             request.warn(f'node "{node_name}" is cordoned; the application is placed there because it names it')
-        me = self.model_dump(exclude_none=True)
+        me = {"metadata": {"namespace": self.metadata.namespace, "name": self.metadata.name}, "spec": self._placed()}
         others = [o for o in view.referrers("nodes", "", node_name) if o["kind"] == self.resource.kind]
         volumes = {
             name: volume
@@ -417,6 +425,10 @@ class Application(APIObject):
         if found:
             causes = [Cause("FieldValueInvalid", c.message, c.field) for c in found]
             raise invalid(self.resource.group, self.resource.kind, self.metadata.name, causes)
+
+    def _placed(self) -> dict[str, Any]:
+        """What placement looks at."""
+        return self.spec.model_dump(include={"nodeName", "ports", "resources", "volumeMounts"}, exclude_none=True)
 
     def deleted(self, request: AdmissionRequest) -> None:
         meta = self.metadata
