@@ -22,6 +22,8 @@ BENCHES = {
     "reads": "LIST of 10,000 applications and GET by name",
     "fanout": "watch fan-out to 1,000 watchers",
     "creates": "durable creates with 32 writers",
+    "start": "apply to Running on a node",
+    "agent": "memory and idle time of the agent with 50 applications",
     "pull": "cold pull and unpack of an image with many files",
 }
 _LIMIT_SECONDS = 900
