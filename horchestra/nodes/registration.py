@@ -93,8 +93,8 @@ def _store(
         status = reported(obj.get("status") or {}, node_json)
         status["conditions"] = merge(status.get("conditions", []), _conditions(node, decision, claim, lineage))
         status["lineage"] = hello.lineage
-        info = {"machineID": claim.machine_id, "bootID": hello.boot_id[:64], "kubeletVersion": hello.agent_version[:64]}
-        status["nodeInfo"] = {**status.get("nodeInfo", {}), **info}
+        info = {"kubeletVersion": f"horchestra-{hello.agent_version[:64]}", **status.get("nodeInfo", {})}
+        status["nodeInfo"] = {**info, "machineID": claim.machine_id, "bootID": hello.boot_id[:64]}
         return {**obj, "status": status}
 
     transaction.update(Node, "", name, change, WRITE, subresource="status")
@@ -157,11 +157,26 @@ async def write_conditions(store: Store, node: str, conditions: list[dict[str, A
     await store.transaction(lambda transaction: _write_conditions(transaction, node, conditions))
 
 
-async def accepted(store: Store, node: str, lineage: str) -> None:
-    """The node has taken the accepted desired state: the permission is used up."""
+async def follows(store: Store, node: str, lineage: str) -> None:
+    """The node has taken a desired state of this lineage; a permission to do so is used up. Nothing is written when
+    that was known."""
+    entry = store.watch.get(Node, "", node)
+    if entry is None or ((entry.obj.get("status") or {}).get("lineage") == lineage and not _is_paused(entry.obj)):
+        return
+
+    def change(obj: dict[str, Any]) -> dict[str, Any]:
+        status = obj.get("status") or {}
+        conditions = status.get("conditions") or []
+        if _is_paused(obj):
+            conditions = merge(conditions, [condition("ConflictPaused", "False", "LineageAccepted")])
+        return {**obj, "status": {**status, "conditions": conditions, "lineage": lineage}}
 
     def write(transaction: Transaction) -> None:
         annotate(transaction, node, {ACCEPT_LINEAGE: ""}, only={ACCEPT_LINEAGE: lineage})
-        _write_conditions(transaction, node, [condition("ConflictPaused", "False", "LineageAccepted")])
+        transaction.update(Node, "", node, change, WRITE, subresource="status")
 
     await store.transaction(write)
+
+
+def _is_paused(node: dict[str, Any]) -> bool:
+    return (find(node, "ConflictPaused") or {}).get("status") == "True"

@@ -214,8 +214,8 @@ class Session:
             decision, lineage = self._greeting.decision, self._greeting.lineage
             found = registration.paused(decision, self.node, lineage, cut(message.preview.rstrip(".")))
             await registration.write_conditions(self._store, self.node, [found])
-        if self.verdict == pb.ACCEPT and message.digest == self._sent and not message.preview:
-            await registration.accepted(self._store, self.node, self._greeting.lineage)
+        if message.digest == self._sent and not message.preview and self.verdict in (pb.PROCEED, pb.ACCEPT):
+            await registration.follows(self._store, self.node, self._greeting.lineage)
             self.verdict = pb.PROCEED
 
     def _removed(self, transaction: Transaction, uids: list[str]) -> None:

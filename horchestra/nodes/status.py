@@ -120,7 +120,7 @@ class Reporter:
                 continue
             entry = self._index.application(report.uid)
             if entry is None or entry.obj["spec"].get("nodeName") != self._node:
-                self._orphan(report, raw.orphaned and not self._index.leaving(self._node, report.uid))
+                self._orphan(report, not self._index.leaving(self._node, report.uid))
             elif (entry.namespace, entry.name) == (report.namespace, report.name):
                 self._orphan(report, False)
                 self._waiting[report.uid] = report

@@ -281,7 +281,8 @@ class Agent:
         return content
 
     def connection(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.directory / "connection.json").read_text())
+        path = self.directory / "connection.json"
+        content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"connected": False, "reason": ""}
         return content
 
 
