@@ -25,6 +25,7 @@ from agent.images.reference import ImageReference
 from agent.images.registry import RegistryClient
 from agent.images.store import Image
 from agent.images.view import ImageView
+from agent.oom import MemoryWatch
 from agent.plan import Seen, Step, Wanted, next_step
 from agent.record import Record, Revision, Rollout
 from agent.systemd import UnitState
@@ -94,6 +95,8 @@ class Keeper:
         self._observing = asyncio.Lock()
         self._observed = False
         self._next_progress = 0.0
+        self._memory: MemoryWatch | None = None
+        self._out_of_memory = ""
         self._sealed_from: Mapping[tuple[str, str], SecretData] | None = None
 
     # What others tell it
@@ -101,6 +104,8 @@ class Keeper:
     def want(self, wish: Wish | None) -> None:
         """The newest word of the controller."""
         if wish != self.wish:
+            if (wish is None) != (self.wish is None):
+                self._shop.changed(self.identity.uid)
             if wish is None or self.wish is None or wish.generation != self.wish.generation:
                 self._news.set()
                 self._failures = 0
@@ -197,10 +202,24 @@ class Keeper:
             with contextlib.suppress(AgentError):
                 before, self.unit = self.unit, await self._shop.systemd.state(self.identity.unit)
                 self._starting = await self._shop.systemd.state(starter.unit(self.identity.uid))
+                self._watch_memory(before)
                 if self._observed:
                     self._tell_changes(before, self.unit)
                 self._observed = True
             self._publish()
+
+    def _watch_memory(self, before: UnitState) -> None:
+        """One watch for each process: its control group is made anew at each start."""
+        if not self.unit.running or (self._memory and before.running and before.invocation == self.unit.invocation):
+            return
+        if self._memory is not None:
+            self._memory.close()
+        invocation = self.unit.invocation
+        self._memory = MemoryWatch(self.unit.control_group, lambda: self._ran_out_of_memory(invocation))
+
+    def _ran_out_of_memory(self, invocation: str) -> None:
+        self._out_of_memory = invocation
+        self._publish()
 
     def _publish(self) -> None:
         now = status.compute(self._observation())
@@ -209,13 +228,15 @@ class Keeper:
             self._shop.changed(self.identity.uid)
 
     def _observation(self) -> status.Observation:
+        starts = starter.read_starts(self._directory)
+        last = starts.previous if self.unit.running else self.unit.invocation
         return status.Observation(
             record=self.record,
             spec=self.spec if self.wish or self.record.current else ApplicationSpec(image=""),
             generation=self.generation,
             unit=self.unit,
             starting=self._starting,
-            starts=starter.read_starts(self._directory),
+            starts=starts,
             finished=starter.read_finished(self._directory),
             error=self._error,
             pulling=self._pulling,
@@ -225,10 +246,11 @@ class Keeper:
             addresses=self._shop.addresses,
             now=time.time_ns() // 1000,
             uptime=time.monotonic_ns() // 1000,
+            out_of_memory=bool(last) and last == self._out_of_memory,
         )
 
     def _tell_changes(self, before: UnitState, after: UnitState) -> None:
-        if after.running and after.invocation != before.invocation:
+        if after.running and not (before.running and after.invocation == before.invocation):
             self._tell("Normal", "Started", f"started {self.identity.unit} (pid {after.main_pid})")
         if after.exited_at > before.exited_at > 0 or (after.exited_at and not before.exited_at and before.running):
             failed = after.result not in ("success",)
@@ -250,6 +272,7 @@ class Keeper:
             finished=starter.read_finished(self._directory) is not None,
             ready=status.ready(self.unit, self.spec, uptime),
             files_right=files_right,
+            mounted=self.record.current is None or os.path.ismount(self._shop.layout.root(self.record.current.root)),
             runs_edited=self._runs_edited(),
             rollout_age=age,
             active=starts.active + ran,
@@ -283,6 +306,13 @@ class Keeper:
         match step:
             case Step.WRITE:
                 await self._write(current)
+            case Step.MOUNT:
+                self._tell(
+                    "Warning", "RootUnmounted", "the root file system was unmounted by somebody; mounting it again"
+                )
+                await self._shop.systemd.start(
+                    units.mount_unit(current.root, self._shop.layout), seconds=_START_SECONDS
+                )
             case Step.RESTART:
                 self._tell("Normal", "Restarting", "the process was started from an edited unit file")
                 await self._shop.systemd.restart(self.identity.unit, seconds=_START_SECONDS)
@@ -447,6 +477,7 @@ class Keeper:
         grace = spec.terminationGracePeriodSeconds
         await self._shop.systemd.stop(self.identity.unit, seconds=grace + 30)
         await self._shop.systemd.stop(starter.unit(self.identity.uid), seconds=10)
+        await self.observe()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PORT_WAIT):
                 await _ports_free(spec)

@@ -15,6 +15,8 @@ class Step(StrEnum):
     """The wanted generation is not known here: resolve its image; replace what runs if that is started otherwise."""
     WRITE = "write"
     """Files on the node are not as rendered: write and reload, restart nothing."""
+    MOUNT = "mount"
+    """The root of a running process is no longer mounted: the process does not notice, its next start would."""
     RESTART = "restart"
     """The process was started from a unit file that somebody had edited."""
     START = "start"
@@ -48,6 +50,7 @@ class Seen:
     finished: bool
     ready: bool
     files_right: bool
+    mounted: bool
     runs_edited: bool
     rollout_age: float
     active: float
@@ -62,6 +65,8 @@ def next_step(wanted: Wanted, seen: Seen) -> Step:
         return Step.WRITE
     if seen.runs_edited and seen.unit.running:
         return Step.RESTART
+    if seen.unit.running and not seen.mounted:
+        return Step.MOUNT
     if record.previous is not None:
         if seen.ready or seen.finished:
             return Step.SETTLE

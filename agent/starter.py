@@ -182,7 +182,7 @@ elif [ "$restarts" -gt 0 ] && [ "$restarts" -ne "$last" ]; then
   fi
 else
   [ -z "$invocation" ] || previous=$invocation
-  last=0
+  last=0 streak=0
 fi
 save
 [ "$delay" -eq 0 ] || sleep "$delay"

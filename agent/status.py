@@ -1,6 +1,7 @@
 """What is observed, as the ApplicationStatus that people and controllers read. Values in, a value out."""
 
-from dataclasses import dataclass, field
+import signal
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,6 @@ from agent.images.pull import PullProgress
 from agent.record import Record
 from agent.starter import Finished, Starts
 from agent.systemd import UnitState
-from horchestra.apimachinery import quantity
 from horchestra.apimachinery.meta import Condition
 from horchestra.kinds.application import ApplicationSpec, ApplicationStatus
 from horchestra.kinds.application import PullProgress as PullStatus
@@ -20,13 +20,6 @@ _START_UNIT_FAILURES = {
     71: ("SecretsUnreadable", "the sealed secrets on the node cannot be opened; apply the application again"),
     72: ("InvalidSubPath", "a subPath leads out of its volume through a symlink; remove the symlink"),
 }
-
-
-@dataclass(slots=True)
-class Notes:
-    """Further conditions: type to (reason, message); those present are True."""
-
-    conditions: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +146,9 @@ def _explain(code: int, status: int, seen: Observation) -> str:
         return "the process did not end in time and was killed"
     if code == exits.EXITED and status == 0:
         return "the process ended (exit code 0)"
+    if (code, status) == (exits.KILLED, signal.SIGKILL) and limit is not None:
+        # Under cgroup v1 systemd cannot tell, and what dies within milliseconds dies before anybody watches.
+        return f"the process was killed by SIGKILL, probably for using more than its memory limit of {limit}"
     return f"the process {exits.sentence(code, status)}; see kubectl logs --previous"
 
 
@@ -224,9 +220,3 @@ def _time(microseconds: int) -> str | None:
     if not microseconds:
         return None
     return datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def memory_limit(spec: ApplicationSpec) -> int | None:
-    """Bytes."""
-    limit = spec.resources.limits.get("memory")
-    return quantity.byte_count(limit) if limit is not None else None

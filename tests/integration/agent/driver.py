@@ -35,7 +35,7 @@ def replace(path: Path, text: str) -> None:
 def reports(runtime: NodeRuntime) -> str:
     found: list[dict[str, Any]] = []
     for report in runtime.snapshot():
-        found.append({**MessageToDict(report), "status": json.loads(report.status_json)})
+        found.append({**MessageToDict(report), "statusJson": "", "status": json.loads(report.status_json)})
     return json.dumps(found)
 
 

@@ -46,7 +46,13 @@ def volume(name: str, uid: str = "", **spec: Any) -> dict[str, Any]:
 
 def removal(obj: dict[str, Any], **fields: Any) -> dict[str, Any]:
     meta = obj["metadata"]
-    return {"kind": obj["kind"], "namespace": meta.get("namespace", ""), "name": meta["name"], "uid": meta["uid"], **fields}
+    return {
+        "kind": obj["kind"],
+        "namespace": meta.get("namespace", ""),
+        "name": meta["name"],
+        "uid": meta["uid"],
+        **fields,
+    }
 
 
 class Rig:
@@ -58,7 +64,9 @@ class Rig:
         self.control.mkdir()
         binds = (Bind(self.control, "/control", writable=True), Bind(DRIVER.parent, "/driver"))
         self.node: Node = nodes.create(suite=suite, binds=binds)
-        self.node.write("/etc/systemd/system/driver.service", _UNIT.format(registry=registry.endpoint, node=self.node.name))
+        self.node.write(
+            "/etc/systemd/system/driver.service", _UNIT.format(registry=registry.endpoint, node=self.node.name)
+        )
         self.node.start()
         self.node.wait_ready()
         self.revision = 0
@@ -77,7 +85,9 @@ class Rig:
     def stop_agent(self) -> None:
         self.node.exec("systemctl", "stop", "driver")
 
-    def apply(self, *objects: dict[str, Any], secrets: Any = (), removals: Any = (), revision: int | None = None) -> None:
+    def apply(
+        self, *objects: dict[str, Any], secrets: Any = (), removals: Any = (), revision: int | None = None
+    ) -> None:
         """Make exactly these objects wanted; returns when the runtime has taken them."""
         self.revision = revision if revision is not None else self.revision + 1
         desired = {
@@ -118,7 +128,9 @@ class Rig:
         deadline = time.monotonic() + timeout
         while not (value := done()):
             if time.monotonic() > deadline:
-                log = self.node.exec("journalctl", "-u", "driver", "-n", "30", "--no-pager", "-o", "cat", check=False).stdout
+                log = self.node.exec(
+                    "journalctl", "-u", "driver", "-n", "30", "--no-pager", "-o", "cat", check=False
+                ).stdout
                 seen = (self.control / "reports.json").read_text() if (self.control / "reports.json").exists() else ""
                 raise AssertionError(f"did not {what} within {timeout} s; reports: {seen}\n{log}")
             time.sleep(0.02)
@@ -134,8 +146,14 @@ class Rig:
         self.until(reached, f"see {name} {phase}", timeout)
         return self.status(name)
 
-    def ready(self, name: str, timeout: float = 20) -> dict[str, Any]:
-        self.until(lambda: self.conditions(name).get("Ready", {}).get("status") == "True", f"see {name} Ready", timeout)
+    def ready(self, name: str, timeout: float = 20, generation: int = 1) -> dict[str, Any]:
+        """Wait until that generation runs and is Ready."""
+
+        def reached() -> bool:
+            current = self.status(name).get("currentRevision")
+            return current == generation and self.conditions(name).get("Ready", {}).get("status") == "True"
+
+        self.until(reached, f"see {name} Ready", timeout)
         return self.status(name)
 
     def show(self, unit: str, name: str) -> str:
@@ -169,3 +187,8 @@ class Rig:
         if end:
             raise RuntimeError(end)
         return path.with_suffix(".out").read_bytes()
+
+    def log_lines_without_agent(self, unit: str) -> list[str]:
+        """What the unit wrote, read by journalctl itself."""
+        options = ("_TRANSPORT=stdout", f"_SYSTEMD_UNIT={unit}", "-o", "cat", "--no-pager", "-q")
+        return self.node.exec("journalctl", *options, check=False).stdout.splitlines()
