@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from .names import is_dns1123_subdomain
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
+@lru_cache(4096)
 def key_fault(key: str) -> str | None:
     """What is wrong with a label or annotation key, in words; None when nothing is."""
     prefix, slash, name = key.rpartition("/")
@@ -22,6 +24,7 @@ def key_fault(key: str) -> str | None:
     return None
 
 
+@lru_cache(4096)
 def value_fault(value: str) -> str | None:
     """What is wrong with a label value, in words; None when nothing is."""
     if value and not _NAME.fullmatch(value):

@@ -63,74 +63,82 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: b
 
 
 class _Shape:
-    """What defaulting and pruning need of a schema, prepared once."""
+    """What defaulting and pruning need of a schema, prepared once. Each step visits only what can matter to it."""
 
-    __slots__ = ("defaults", "element", "fields", "mapping", "opaque", "sequence")
+    __slots__ = ("defaulted", "defaults", "element", "fields", "mapping", "open", "prunable", "sequence")
 
     def __init__(self, schema: Schema) -> None:
-        self.opaque = True
-        """Nothing below has defaults or can be unknown."""
-        self.fields: dict[str, _Shape] | None = None
+        self.fields: dict[str, _Shape] = {}
+        self.open = "properties" not in schema
+        """Any field is known."""
         self.defaults: list[tuple[str, Any]] = []
+        self.defaulted: list[tuple[str, _Shape]] = []
+        """Fields with defaults in them."""
         self.element: _Shape | None = None
         """Of the items of a list or the values of a map."""
         self.mapping: _Shape | None = None
         self.sequence: _Shape | None = None
         """Of the branches of a union: the one for objects, and the one for lists."""
-        if "properties" in schema:
-            self.opaque = False
-            self.fields = {name: _Shape(value) for name, value in schema["properties"].items()}
-            self.defaults = [(n, v["default"]) for n, v in schema["properties"].items() if self._matters(n, v)]
+        if not self.open:
+            self._take_fields(schema["properties"])
         elif "items" in schema or "additionalProperties" in schema:
             self.element = _Shape(schema.get("items") or schema.get("additionalProperties") or {})
-            self.opaque = self.element.opaque
         elif "anyOf" in schema:
             by_type = {branch.get("type"): _Shape(branch) for branch in reversed(schema["anyOf"])}
             self.mapping, self.sequence = by_type.get("object"), by_type.get("array")
-            self.opaque = all(s is None or s.opaque for s in (self.mapping, self.sequence))
+        parts = [shape for shape in (self.element, self.mapping, self.sequence) if shape is not None]
+        self.prunable: bool = not self.open or any(shape.prunable for shape in parts)
 
-    def _matters(self, name: str, schema: Schema) -> bool:
-        default = schema.get("default")
-        assert self.fields is not None
-        return bool(default) or (default == {} and bool(self.fields[name].defaults))
+    def _take_fields(self, properties: dict[str, Schema]) -> None:
+        self.fields = {name: _Shape(value) for name, value in properties.items()}
+        for name, schema in properties.items():
+            default, shape = schema.get("default"), self.fields[name]
+            if default or (default == {} and shape.has_defaults()):
+                self.defaults.append((name, default))
+            if shape.has_defaults():
+                self.defaulted.append((name, shape))
+
+    def has_defaults(self) -> bool:
+        parts = [shape for shape in (self.element, self.mapping, self.sequence) if shape is not None]
+        return bool(self.defaults or self.defaulted) or any(shape.has_defaults() for shape in parts)
 
     def fill(self, value: Any) -> None:
-        if self.opaque:
-            return
         if isinstance(value, dict):
-            if self.fields is not None:
-                for name, default in self.defaults:
-                    if name not in value:
-                        value[name] = copy.deepcopy(default) if isinstance(default, (dict, list)) else default
-                for name, part in value.items():
-                    if isinstance(part, (dict, list)) and name in self.fields:
-                        self.fields[name].fill(part)
-            elif self.mapping is not None:
+            for name, default in self.defaults:
+                if name not in value:
+                    value[name] = copy.deepcopy(default) if default.__class__ in (dict, list) else default
+            for name, shape in self.defaulted:
+                if name in value:
+                    shape.fill(value[name])
+            if self.mapping is not None:
                 self.mapping.fill(value)
             elif self.element is not None:
                 for part in value.values():
                     self.element.fill(part)
+        elif isinstance(value, list):
+            if self.sequence is not None:
+                self.sequence.fill(value)
+            elif self.element is not None:
+                for part in value:
+                    self.element.fill(part)
 
     def prune(self, value: Any, path: str, unknown: list[str]) -> None:
-        if self.opaque:
-            return
         if isinstance(value, dict):
-            if self.fields is not None:
+            if not self.open:
                 self._prune_fields(value, path, unknown)
             elif self.mapping is not None:
                 self.mapping.prune(value, path, unknown)
-            elif self.element is not None:
+            elif self.element is not None and self.element.prunable:
                 for name, part in value.items():
                     self.element.prune(part, f"{path}[{name}]", unknown)
         elif isinstance(value, list):
             if self.sequence is not None:
                 self.sequence.prune(value, path, unknown)
-            elif self.element is not None:
+            elif self.element is not None and self.element.prunable:
                 for at, part in enumerate(value):
                     self.element.prune(part, f"{path}[{at}]", unknown)
 
     def _prune_fields(self, value: dict[str, Any], path: str, unknown: list[str]) -> None:
-        assert self.fields is not None
         gone = []
         for name, part in value.items():
             shape = self.fields.get(name)
@@ -139,7 +147,7 @@ class _Shape:
                 unknown.append(f"{path}.{name}" if path else name)
             elif part is None:
                 gone.append(name)
-            elif not shape.opaque:
+            elif shape.prunable:
                 shape.prune(part, f"{path}.{name}" if path else name, unknown)
         for name in gone:
             del value[name]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from horchestra.apimachinery import schema
@@ -20,7 +22,12 @@ SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", 
 
 def now() -> str:
     """RFC 3339, UTC, whole seconds, as Kubernetes writes times."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _stamp(int(time.time()))
+
+
+@lru_cache(1)
+def _stamp(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def ordered(cls: type[APIObject], obj: Any) -> dict[str, Any]:

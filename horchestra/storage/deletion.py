@@ -201,7 +201,8 @@ class Deletion:
         return holds
 
     def _put(self, obj: dict[str, Any], previous: Entry) -> Entry:
-        entry = self._last[previous.uid] = self._t.put(obj, None, previous)
+        references = self._state.references(previous.key)
+        entry = self._last[previous.uid] = self._t.put(previous.cls, obj, references, previous)
         return entry
 
     def _remove(self, obj: dict[str, Any], previous: Entry) -> Entry:

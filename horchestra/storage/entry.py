@@ -27,7 +27,7 @@ class Entry:
     (a table row, say): key to value.
     """
 
-    __slots__ = ("_obj", "body", "cache", "cls", "name", "namespace", "revision", "uid")
+    __slots__ = ("_labels", "_obj", "body", "cache", "cls", "name", "namespace", "revision", "uid")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Entry:
         self.revision = revision
         self.body = body
         self._obj = obj
+        self._labels: dict[str, str] | None = None
         self.cache: dict[str, Any] = {}
 
     @property
@@ -58,7 +59,10 @@ class Entry:
 
     @property
     def labels(self) -> dict[str, str]:
-        return self.obj["metadata"].get("labels") or {}
+        labels = self._labels
+        if labels is None:
+            labels = self._labels = self.obj["metadata"].get("labels") or {}
+        return labels
 
     @property
     def key(self) -> Key:

@@ -58,8 +58,8 @@ class Listener:
             connection.execute(f"LISTEN {CHANNEL}")
             self._notified()
             while True:
-                readable, _, _ = select.select([connection.fileno(), self._woken], [], [], _PROBE)
-                if self._woken in readable:
+                readable, _, _ = select.select([connection.fileno(), self._woken.fileno()], [], [], _PROBE)
+                if self._woken.fileno() in readable:
                     return
                 if not readable:
                     connection.execute("SELECT 1")

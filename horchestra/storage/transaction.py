@@ -19,7 +19,7 @@ from . import admission
 from .deletion import Deletion, Warnings
 from .entry import Entry, Event, EventType, Key
 from .options import DeleteOptions, WriteOptions, Written
-from .state import State, held_by, lens_of
+from .state import References, State, held_by, lens_of
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 Objects = list[dict[str, Any]]
@@ -79,9 +79,10 @@ class Transaction:
         finalizers = [f for f in lens.finalizers() if f not in lens.metadata.finalizers]
         if finalizers:
             lens.metadata.finalizers = meta["finalizers"] = [*lens.metadata.finalizers, *finalizers]
-        self._refer(lens, warnings)
+        references = tuple(lens.references())
+        self._warn_of_missing(references, warnings)
         lens.admit(self._request(Operation.CREATE, lens, options.user, None, warnings))
-        entry = self.put(obj, lens, None)
+        entry = self.put(cls, obj, references, None)
         self._deletion.adopt(entry)
         self.finish()
         return Written(entry.obj, entry.body, warnings)
@@ -149,11 +150,9 @@ class Transaction:
             raise not_found(r.group, r.plural, name)
         return entry
 
-    def put(self, obj: dict[str, Any], lens: APIObject | None, previous: Entry | None) -> Entry:
-        """Stores a version and tells about it. Without a lens the references stay what they were."""
-        cls = type(lens) if lens is not None else previous.cls  # type: ignore[union-attr]
+    def put(self, cls: type[APIObject], obj: dict[str, Any], references: References, previous: Entry | None) -> Entry:
+        """Stores a version and tells about it."""
         entry = self._version(cls, obj)
-        references = tuple(lens.references()) if lens is not None else self.state.references(entry.key)
         self.state.put(entry, references)
         self.events.append(Event(EventType.MODIFIED if previous else EventType.ADDED, entry, previous))
         return entry
@@ -308,13 +307,14 @@ class Transaction:
         status = subresource == "status"
         leaving = terminating and not spec_changed
         lens = admission.typed(cls, obj, rules=not status and not leaving)
+        references = tuple(lens.references())
         if not status and not leaving:
             admission.check_update(lens, lens_of(current), obj)
-            self._refer(lens, warnings)
+            self._warn_of_missing(references, warnings)
         if not leaving or status:
             operation = Operation.STATUS if status else Operation.UPDATE
             lens.admit(self._request(operation, lens, options.user, old, warnings))
-        return self.put(obj, lens, current)
+        return self.put(cls, obj, references, current)
 
     def _no_new_finalizers(self, current: Entry, obj: dict[str, Any]) -> None:
         before = current.obj["metadata"].get("finalizers") or []
@@ -325,9 +325,8 @@ class Transaction:
             cause = Cause("FieldValueForbidden", message + ", ".join(new), "metadata.finalizers")
             raise admission.refused(current.cls.resource, obj, [cause])
 
-    def _refer(self, lens: APIObject, warnings: Warnings) -> None:
-        """Warns of names that lead nowhere."""
-        for reference in lens.references():
+    def _warn_of_missing(self, references: References, warnings: Warnings) -> None:
+        for reference in references:
             key = (reference.target, reference.namespace, reference.name)
             target = self.state.get(key)
             if target is not None and "deletionTimestamp" not in target.obj["metadata"]:

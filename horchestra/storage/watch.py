@@ -298,9 +298,17 @@ _revision = attrgetter("revision")
 
 
 def _accept(labels: LabelSelector | None, fields: FieldSelector | None) -> Accept | None:
+    if labels is not None and not labels.requirements:
+        labels = None
+    if fields is not None and not fields.terms:
+        fields = None
     if labels is not None and fields is not None:
         return lambda e: labels.matches(e.labels) and fields.matches(e.obj)
     if labels is not None:
+        equal = labels.equalities()
+        if len(equal) == len(labels.requirements) == 1:
+            key, value = equal[0]
+            return lambda e: e.labels.get(key) == value
         return lambda e: labels.matches(e.labels)
     if fields is not None:
         return lambda e: fields.matches(e.obj)

@@ -16,8 +16,8 @@ LEAP = 1_000_000
 
 class Command(BaseCommand):
     help = (
-        "Starts a new lineage. Run it with the controller stopped, after the database was restored or copied: nodes then "
-        "pause until an administrator accepts the new lineage, and every watch lists again."
+        "Starts a new lineage. Run it with the controller stopped, after the database was restored or copied: nodes "
+        "then pause until an administrator accepts the new lineage, and every watch lists again."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
