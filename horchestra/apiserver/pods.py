@@ -15,6 +15,7 @@ from horchestra.storage.watch import Entry
 APPLICATIONS = ("orch.ks-tool.dev", "v1", "applications")
 ROUTE = ("", "v1", "pods")
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 DRAINED = "NodeDrained"
 """Reason of an application whose pod was evicted: until it is placed again there is no pod."""
 _UIDS = UUID("6d0d3d4c-58f3-5d3b-9c52-8f4f8a1f2f5e")
@@ -173,6 +174,7 @@ def pod(application: dict[str, Any], resource_version: str) -> dict[str, Any] | 
     meta, spec, status = application["metadata"], application["spec"], application.get("status", {})
     if status.get("reason") == DRAINED:
         return None
+    annotations = {k: v for k, v in meta.get("annotations", {}).items() if k != LAST_APPLIED}
     shown = {
         "name": meta["name"],
         "namespace": meta["namespace"],
@@ -180,7 +182,7 @@ def pod(application: dict[str, Any], resource_version: str) -> dict[str, Any] | 
         "resourceVersion": resource_version,
         "creationTimestamp": meta.get("creationTimestamp"),
         "labels": meta.get("labels", {}),
-        "annotations": {**meta.get("annotations", {}), DEFAULT_CONTAINER: meta["name"]},
+        "annotations": {**annotations, DEFAULT_CONTAINER: meta["name"]},
         "ownerReferences": [
             {
                 "apiVersion": application["apiVersion"],
@@ -279,7 +281,5 @@ def _conditions(spec: dict[str, Any], status: dict[str, Any], running: bool, rea
     scheduled = bool(spec.get("nodeName"))
     since = _condition(status, "Ready").get("lastTransitionTime")
     flags = {"PodScheduled": scheduled, "Initialized": running, "ContainersReady": ready, "Ready": ready}
-    return [
-        {"type": kind, "status": "True" if flag else "False", "lastTransitionTime": since}
-        for kind, flag in flags.items()
-    ]
+    when = {"lastTransitionTime": since} if since else {}
+    return [{"type": kind, "status": "True" if flag else "False", **when} for kind, flag in flags.items()]

@@ -8,6 +8,7 @@ from typing import Any
 from horchestra.apimachinery import codec, patch
 from horchestra.apimachinery.errors import StatusError
 from horchestra.apimachinery.registry import Resource
+from horchestra.storage.patch import json_patch
 from horchestra.storage.store import Store, WriteOptions, Written
 
 from . import freshness, table
@@ -26,8 +27,6 @@ MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = ("application/apply-patch+yaml", "application/apply-patch+cbor")
-MAX_OPERATIONS = 10_000
-"""Of one JSON patch, as in Kubernetes."""
 
 
 class Writer:
@@ -100,18 +99,12 @@ class Writer:
 
 def _change(resource: Resource, media_type: str, value: Any, request: Request) -> Change:
     """The function that makes the new object of the current one; the store runs it inside the transaction."""
-    if media_type == JSON_PATCH:
-        if not isinstance(value, list):
-            raise StatusError("BadRequest", "a JSON patch is a list of operations (RFC 6902)")
-        if len(value) > MAX_OPERATIONS:
-            message = f"the JSON patch has {len(value)} operations; at most {MAX_OPERATIONS} are allowed"
-            raise StatusError("RequestEntityTooLarge", message)
-    elif not isinstance(value, dict):
+    if media_type != JSON_PATCH and not isinstance(value, dict):
         raise StatusError("BadRequest", "a merge patch is an object")
 
     def change(current: dict[str, Any]) -> dict[str, Any]:
         if media_type == JSON_PATCH:
-            new = patch.json_patch(current, value)
+            new = json_patch(current, value)
         elif media_type == STRATEGIC and resource.strategic_merge:
             new = patch.strategic(current, value)
         else:
