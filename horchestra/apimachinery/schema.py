@@ -115,12 +115,6 @@ class _Shape:
             elif self.element is not None:
                 for part in value.values():
                     self.element.fill(part)
-        elif isinstance(value, list):
-            if self.sequence is not None:
-                self.sequence.fill(value)
-            elif self.element is not None:
-                for part in value:
-                    self.element.fill(part)
 
     def prune(self, value: Any, path: str, unknown: list[str]) -> None:
         if isinstance(value, dict):
