@@ -77,10 +77,12 @@ def remove_leftovers() -> None:
         for directory in sorted(RUNS.glob("*/")):
             if (directory / "lasting").exists():
                 continue
-            held = try_hold(directory / "owner")
-            if held is not None:
-                remove(directory.name)
-                os.close(held)
+            # Another process may be removing its own run at this moment.
+            with contextlib.suppress(FileNotFoundError):
+                held = try_hold(directory / "owner")
+                if held is not None:
+                    remove(directory.name)
+                    os.close(held)
 
 
 def remove(id: str) -> None:
