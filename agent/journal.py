@@ -12,14 +12,15 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from agent import output
 from agent.errors import AgentError
 from horchestra.apimachinery.desired import LogRequest
 
-_FIELDS = "MESSAGE,_LINE_BREAK,_TRANSPORT,_STREAM_ID"
+_FIELDS = "MESSAGE,HORCHESTRA_LINE"
 _READ = 64 << 10
 _STOP_SECONDS = 2.0
-_LINE_ENDS = {b"line-max": b"", b"pid-change": b"", b"nul": b"\0"}
-"""Why journald ended a line before its newline (systemd.journal-fields(7), _LINE_BREAK=); after eof one is added."""
+_PARTIAL = b"partial"
+"""What the log pump marks the pieces of a long line with, but for the last."""
 _POLL_SECONDS = 0.5
 
 
@@ -33,10 +34,10 @@ class Entry:
     end: bytes
 
 
-def matches(unit: str, uid: str, invocation: str = "") -> list[str]:
-    """What to look for: the unit is vouched for by journald, the uid tells apart applications of one name."""
-    chosen = [f"_SYSTEMD_UNIT={unit}", f"HORCHESTRA_UID={uid}", "_TRANSPORT=stdout"]
-    return [*chosen, f"_SYSTEMD_INVOCATION_ID={invocation}"] if invocation else chosen
+def matches(uid: str, invocation: str = "") -> list[str]:
+    """What to look for: journald vouches for the pump's unit, the pump for the application's uid."""
+    chosen = [f"_SYSTEMD_UNIT={output.UNIT}", f"HORCHESTRA_UID={uid}"]
+    return [*chosen, f"HORCHESTRA_INVOCATION={invocation}"] if invocation else chosen
 
 
 class ExportParser:
@@ -83,7 +84,7 @@ def entry_of(fields: dict[bytes, bytes]) -> Entry | None:
         fields[b"MESSAGE"],
         int(fields.get(b"__REALTIME_TIMESTAMP", b"0")),
         fields.get(b"__CURSOR", b"").decode(errors="replace"),
-        _LINE_ENDS.get(fields.get(b"_LINE_BREAK", b""), b"\n"),
+        b"" if fields.get(b"HORCHESTRA_LINE") == _PARTIAL else b"\n",
     )
 
 
@@ -114,7 +115,7 @@ async def read(
     With follow it goes on over restarts and ends when `ended()` says that nothing more will come (a finished job, a
     removed application). Closing the iterator ends the journalctl behind it. Raises AgentError.
     """
-    chosen = matches(unit, request.uid, invocation)
+    chosen = matches(request.uid, invocation)
     writer = _Writer(request.timestamps, request.limit_bytes)
     cursor = ""
     options = arguments(request, chosen)

@@ -12,11 +12,13 @@ All durations are monotonic, so a jump of the clock neither ends a back-off nor 
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent import durable
+from agent import durable, output
 from agent.layout import Layout
 
 FIRST_DELAY, LONGEST_DELAY, GOOD_RUN = 10, 300, 600
 """Seconds: second restart in a row, most, and how long a run must be to start counting anew."""
+LOG_WAIT = 10
+"""Seconds that a start waits for the log pump."""
 
 _SCRIPT = r"""#!/bin/sh
 # Made by the Horchestra agent; changes are overwritten.
@@ -124,6 +126,24 @@ bind_directories() {
   done <"$app/subpaths"
 }
 
+# A FIFO for what this process will print. The pump opens it when it has read the last process's to its end; without a
+# pump the application runs all the same, unheard.
+open_log() {
+  mkdir -p "$run/log"
+  name=${unit#horchestra-app-}
+  printf '%s\n' "$unit" "${name%.service}" >"$run/log/.$2"
+  mv -f "$run/log/.$2" "$run/log/$2.unit"
+  rm -f "$run/log/$2"
+  mkfifo "$run/log/$2"
+  chmod 622 "$run/log/$2"
+  [ -p "$run/log/.control" ] || mkfifo "$run/log/.control" 2>/dev/null || :
+  echo "$2" 1<>"$run/log/.control"
+  if ! timeout @LOG_WAIT@ sh -c ': >"$1"' sh "$run/log/$2"; then
+    echo "LogsLost: @LOGS@ does not answer, what $unit prints is thrown away" >&2
+    ln -sf /dev/null "$run/log/$2"
+  fi
+}
+
 if [ "$1" = secrets ]; then
   open_secrets "$@"
   exit 0
@@ -189,12 +209,15 @@ save
 bind_directories "$@"
 open_secrets "$@"
 [ -z "$sealed" ] || cp "$run/secrets/$2/digest" "$run/secrets/$2/started"
+open_log "$@"
 """
 
 _UNIT = """# Made by the Horchestra agent; changes are overwritten.
 [Unit]
 Description=Horchestra: before the start of application %i
 RequiresMountsFor={state}
+Wants={logs}
+After={logs}
 
 [Service]
 Type=oneshot
@@ -221,7 +244,7 @@ def application_uid(unit_name: str) -> str | None:
 
 
 def install(layout: Layout) -> bool:
-    """Put script and template on the node. True when the template changed (systemd must reload)."""
+    """Put script, template and log pump on the node. True when a unit changed (systemd must reload)."""
     script = _SCRIPT
     for name, value in (
         ("@STATE@", _shell(str(layout.state))),
@@ -230,11 +253,14 @@ def install(layout: Layout) -> bool:
         ("@GOOD@", str(GOOD_RUN)),
         ("@FIRST@", str(FIRST_DELAY)),
         ("@LONGEST@", str(LONGEST_DELAY)),
+        ("@LOGS@", output.UNIT),
+        ("@LOG_WAIT@", str(LOG_WAIT)),
     ):
         script = script.replace(name, value)
     durable.write_if_changed(layout.starter, script.encode(), 0o755)
-    text = _UNIT.format(state=layout.state, script=layout.starter)
-    return durable.write_if_changed(layout.units / TEMPLATE, text.encode(), 0o644)
+    text = _UNIT.format(state=layout.state, script=layout.starter, logs=output.UNIT)
+    changed = durable.write_if_changed(layout.units / TEMPLATE, text.encode(), 0o644)
+    return output.install(layout) or changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from agent import profiles, quoting, rootfs, starter
+from agent import output, profiles, quoting, rootfs, starter
 from agent.errors import AgentError
 from agent.launch import Launch, Mount
 from agent.layout import Layout
@@ -123,7 +123,9 @@ def _service(app: Identity, spec: ApplicationSpec, launch: Launch, root: Root, h
         ("Restart", "always"),
         ("RestartSec", "0"),
         *_ending(spec, stop_signal),
-        *_identity(app, launch),
+        *_identity(launch),
+        ("StandardOutput", output.directive(host.layout, app.uid)),
+        ("StandardError", "inherit"),
         *_environment(launch, host, app),
         ("RootDirectory", str(host.layout.root(root.number)).replace("%", "%%")),
         ("MountAPIVFS", "yes"),
@@ -162,14 +164,11 @@ def _ending(spec: ApplicationSpec, stop_signal: str) -> Iterable[tuple[str, str]
         yield "RuntimeMaxSec", str(spec.activeDeadlineSeconds)
 
 
-def _identity(app: Identity, launch: Launch) -> Iterable[tuple[str, str]]:
+def _identity(launch: Launch) -> Iterable[tuple[str, str]]:
     yield "User", str(launch.account.uid)
     yield "Group", str(launch.account.gid)
     if launch.account.groups:
         yield "SupplementaryGroups", " ".join(map(str, launch.account.groups))
-    yield "SyslogIdentifier", app.name
-    yield "LogExtraFields", f"HORCHESTRA_UID={app.uid}"
-    yield "LogRateLimitIntervalSec", "0"
     yield "Slice", SLICE
 
 
