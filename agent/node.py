@@ -1,6 +1,7 @@
 """The node's runtime, as the session sees it: takes desired states, gives reports; knows nothing of connections."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -24,7 +25,7 @@ from agent.users import HostAccounts, Identities
 from agent.volumes import Volumes
 from agent.workshop import Reloader, Workshop
 from horchestra.apimachinery.desired import DesiredState, LogRequest, Removal, SecretData
-from horchestra.kinds.application import Application
+from horchestra.kinds.application import Application, ApplicationStatus
 from horchestra.kinds.persistentvolume import PersistentVolume
 from proto.node_pb2 import (
     Acknowledgement,
@@ -40,6 +41,8 @@ log = logging.getLogger("horchestra.node")
 _MAX_EVENTS = 256
 _FACTS_SECONDS = 30.0
 _SIZES_SECONDS = 300.0
+_PASSING_SECONDS = 0.5
+"""What an application goes through on its way is told when it lasts: after a report the next may have to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class NodeRuntime:
         self._layout = config.layout
         self._desired = DesiredState()
         self._lineage, self._revision, self._digest = "", -1, ""
-        self._changed: dict[str, None] = {}
+        self._changed: dict[str, float] = {}
+        """When the status of an application (uid) is to be told, by the loop's clock."""
         self._events: deque[EventReport] = deque(maxlen=_MAX_EVENTS)
         self._removed: list[str] = []
         self._node_report: NodeReport | None = None
@@ -154,7 +158,9 @@ class NodeRuntime:
             self._wake.clear()
             while (message := self._next_message()) is not None:
                 yield message
-            await self._wake.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(self._changed.values(), default=None)):
+                    await self._wake.wait()
 
     def logs(self, request: LogRequest) -> AsyncGenerator[bytes, None]:
         """Lines of an application's journal. Raises AgentError NotFound, NoPreviousProcess, BadLogRequest."""
@@ -289,7 +295,8 @@ class NodeRuntime:
                 self._acknowledge(uid)
             self._volumes_wake.set()
             return
-        self._changed[uid] = None
+        due = asyncio.get_running_loop().time() + (_PASSING_SECONDS if _passes(keeper.status) else 0.0)
+        self._changed[uid] = min(due, self._changed.get(uid, due))
         self._wake.set()
 
     def _acknowledge(self, uid: str) -> None:
@@ -306,8 +313,10 @@ class NodeRuntime:
         if self._removed:
             removed, self._removed = self._removed, []
             return AgentMessage(acknowledgement=Acknowledgement(removed=removed))
-        if self._changed:
-            uids, self._changed = list(self._changed), {}
+        now = asyncio.get_running_loop().time()
+        if uids := [uid for uid, due in self._changed.items() if due <= now]:
+            for uid in uids:
+                del self._changed[uid]
             keepers = [self._reconciler.keepers[uid] for uid in uids if uid in self._reconciler.keepers]
             return AgentMessage(status=StatusReport(applications=[self._report(keeper) for keeper in keepers]))
         if self._node_report is not None:
@@ -372,6 +381,11 @@ class NodeRuntime:
         else:
             self._node_report.MergeFrom(report)
         self._wake.set()
+
+
+def _passes(status: ApplicationStatus) -> bool:
+    """A step on the way to something else, if all goes well."""
+    return status.phase in ("Pulling", "Starting") or status.reason == "Preparing"
 
 
 def _mounts(keeper: Keeper) -> set[str]:

@@ -171,6 +171,10 @@ class Systemd:
             return UnitState(unit)
         return _unit_state(unit, general, special)
 
+    async def has_read(self, unit: str) -> bool:
+        """Whether systemd has the file in memory. Asking makes it look for a file it has never seen (since 247)."""
+        return (await self.state(unit)).load != "not-found"
+
     async def list_units(self, patterns: Iterable[str]) -> dict[str, str]:
         """Loaded units that match: name to active state."""
         reply = await self._manager("ListUnitsByPatterns", "asas", [[], list(patterns)])
