@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent import durable, launch, ports, record, rootfs, secrets, starter, status, units, users
+from agent import durable, launch, marks, ports, record, rootfs, secrets, starter, status, units, users
 from agent.errors import AgentError
 from agent.images.credentials import RegistryCredentials
 from agent.images.pull import PullProgress, pull
@@ -39,6 +39,8 @@ log = logging.getLogger("horchestra.keeper")
 
 RECONCILE_SECONDS = 10.0
 """Longest time until something changed by hand is put right."""
+_FULL_LOOK_SECONDS = 300.0
+"""The same for what leaves no mark on its files."""
 _PORT_SECONDS, _PORT_WAIT = 0.1, 10.0
 _PORT_RETRY = 2.0
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 300.0
@@ -134,13 +136,34 @@ class Keeper:
             self._error = None
             while not self.removed:
                 self._wake.clear()
+                marks_before = self._marks()
                 pause = await self._round()
                 await self.observe()
                 if self.removed:
                     return
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._wake.wait()
+                await self._rest(pause, marks_before)
+
+    async def _rest(self, pause: float, before: marks.Marks) -> None:
+        """Until something is told, due, or changed by hand since `before`."""
+        quiet = pause == RECONCILE_SECONDS and self._error is None
+        end = time.monotonic() + (_FULL_LOOK_SECONDS if quiet else pause)
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+                return
+            if not quiet or self._marks() != before:
+                return
+
+    def _marks(self) -> marks.Marks:
+        """Of everything on disk that a round looks at and nobody tells of."""
+        layout, current = self._shop.layout, self.record.current
+        paths = marks.of_unit(layout.units, self.identity.unit)
+        paths += [layout.units / f"{units.WANTED_BY}.wants" / self.identity.unit]
+        paths += [self._directory / name for name in ("start.conf", "subpaths")]
+        if current is not None:
+            paths += [*marks.of_unit(layout.units, units.mount_unit(current.root, layout)), layout.root(current.root)]
+        return marks.take(paths)
 
     async def _round(self) -> float:
         """Steps until there is nothing to do; returns the seconds until it should look again by itself."""
