@@ -1,12 +1,11 @@
 """From an image's name to its unpacked layers: resolve, choose the platform, fetch and unpack what is missing.
 
-Each layer passes once through hash, inflate, hash and extraction, in a thread of its own and without a temporary file.
+Each layer passes once through hash, inflate, hash and extraction, in two threads, without a temporary file.
 """
 
 import asyncio
-import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from agent.errors import AgentError
 from agent.images.abort import Abort
-from agent.images.inflate import inflate
+from agent.images.content import Digest, LayerContent
 from agent.images.layers import LayerExtractor
 from agent.images.manifest import (
     Descriptor,
@@ -26,6 +25,7 @@ from agent.images.manifest import (
     parse_manifest,
 )
 from agent.images.platform import Platform
+from agent.images.readahead import read_ahead
 from agent.images.reference import ImageReference
 from agent.images.registry import Manifest, RegistryClient
 from agent.images.store import Image, ImageStore, disk_failures_named
@@ -36,9 +36,6 @@ _PARALLEL_LAYERS = 4
 _REPORT_SECONDS = 0.25
 _MAX_NESTING = 3
 _MAX_MANIFESTS = 16
-_MAX_LAYER_BYTES = 64 << 30
-_SPACE_CHECK_BYTES = 32 << 20
-_DRAIN_BYTES = 64 << 20
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -177,7 +174,7 @@ class _IndexSearch:
 
 def _small_blob(reference: ImageReference, blob: Descriptor, client: RegistryClient, abort: Abort) -> bytes:
     data = b"".join(client.blob(reference, blob.digest, blob.size, abort))
-    check = _Digest(blob.digest)
+    check = Digest(blob.digest)
     check.update(data)
     check.verify(f"configuration of {reference}")
     return data
@@ -255,62 +252,21 @@ def _work(
 
     def run(transfer: Transfer) -> Path:
         transfer.abort.check()
-        blob, content = _Digest(layer.blob.digest), _Digest(layer.diff_id)
-        received = _received(client.blob(reference, layer.blob.digest, layer.blob.size, transfer.abort), transfer, blob)
+        content = LayerContent(layer.blob, layer.diff_id, str(reference), transfer, store.require_space)
+        blob = client.blob(reference, layer.blob.digest, layer.blob.size, transfer.abort)
         with disk_failures_named(), store.workspace() as tree:
             extractor = LayerExtractor(tree, lambda: lower(transfer.abort))
-            try:
-                extractor.extract(_content(received, transfer, content, store))
-                for _ in received:  # what compression needed no more still counts for the digest
-                    pass
-            except AgentError as error:
-                if error.reason == "InvalidImage" and layer.blob.size - transfer.received <= _DRAIN_BYTES:
-                    for _ in received:  # damaged on the way or made that way? The digest tells
-                        pass
-                    blob.verify(f"layer of {reference}")
-                raise
-            blob.verify(f"layer of {reference}")
-            content.verify(f"unpacked layer {layer.blob.digest} of {reference}")
+            with read_ahead(content.plain(blob), transfer.abort) as pieces:
+                try:
+                    extractor.extract(pieces)
+                except AgentError as error:
+                    content.explain(error, pieces)
+                    raise
+            content.verify()
             independent, chained = layer.keys
             return store.commit_layer(tree, chained if extractor.depends_on_lower else independent)
 
     return run
-
-
-def _received(pieces: Iterator[bytes], transfer: Transfer, digest: "_Digest") -> Iterator[bytes]:
-    for piece in pieces:
-        digest.update(piece)
-        transfer.received += len(piece)
-        yield piece
-
-
-def _content(received: Iterator[bytes], transfer: Transfer, digest: "_Digest", store: ImageStore) -> Iterator[bytes]:
-    total = checked = 0
-    for piece in inflate(received):
-        transfer.abort.check()
-        digest.update(piece)
-        total += len(piece)
-        if total > _MAX_LAYER_BYTES:
-            raise AgentError("InvalidImage", f"layer unpacks to more than {_MAX_LAYER_BYTES >> 30} GiB")
-        if total - checked >= _SPACE_CHECK_BYTES:
-            store.require_space()
-            checked = total
-        yield piece
-
-
-class _Digest:
-    """Hashes a stream whose digest is known in advance."""
-
-    def __init__(self, expected: str) -> None:
-        self._algorithm = expected.partition(":")[0]
-        self._expected = expected
-        self._hash = hashlib.new(self._algorithm)
-        self.update = self._hash.update
-
-    def verify(self, what: str) -> None:
-        actual = f"{self._algorithm}:{self._hash.hexdigest()}"
-        if actual != self._expected:
-            raise AgentError("DigestMismatch", f"{what} should have digest {self._expected} but has {actual}")
 
 
 # Threads and progress
