@@ -34,6 +34,10 @@ def reported(status: dict[str, Any], node_json: bytes) -> dict[str, Any]:
         first = error.errors()[0]
         raise BadReport(f"node status: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     taken = cut_all({k: said[k] for k in ("capacity", "allocatable", "addresses", "nodeInfo") if k in said})
+    if "nodeInfo" in taken:
+        # Which machine and boot it is was said, and judged, in its hello.
+        known = {k: v for k, v in taken["nodeInfo"].items() if k not in ("machineID", "bootID")}
+        taken["nodeInfo"] = {**(status.get("nodeInfo") or {}), **known}
     conditions = [
         cut_all({k: c[k] for k in ("type", "status", "reason", "message") if k in c})
         for c in said.get("conditions", [])[:MAX_CONDITIONS]

@@ -18,6 +18,7 @@ from proto.node_pb2_grpc import NodeServicer, add_NodeServicer_to_server
 
 from . import registration
 from .bounds import cut
+from .registration import Greeting
 from .session import HEARTBEAT_SECONDS, Session
 from .sessions import Sessions
 from .streams import EOF
@@ -51,26 +52,20 @@ class NodeService(NodeServicer):
         certificate = await _identify(context)
         hello = await _hello(context)
         peer = _address(context.peer())
-        try:
-            greeting = await registration.greet(self._sessions.store, certificate, hello, peer)
-        except StatusError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
-            return
-        decision = greeting.decision
-        session = Session(self._sessions, certificate.node, hello, greeting, context, peer)
-        welcome = pb.Welcome(
-            session_id=session.id,
-            lineage=greeting.lineage,
-            revision=greeting.revision,
-            verdict=decision.verdict,
-            reason=decision.message,
-            server_time_ms=int(time.time() * 1000),
-            heartbeat_ms=int(HEARTBEAT_SECONDS * 1000),
-        )
-        await context.write(pb.ControllerMessage(welcome=welcome))
-        if decision.verdict == pb.DUPLICATE:
-            log.warning("node %s: %s (%s)", certificate.node, decision.message, peer)
-            return
+        with self._sessions.arriving(certificate.node):
+            try:
+                greeting = await registration.greet(self._sessions.store, certificate, hello, peer)
+            except StatusError as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+                return
+            decision = greeting.decision
+            session = Session(self._sessions, certificate.node, hello, greeting, context, peer)
+            await context.write(pb.ControllerMessage(welcome=_welcome(session.id, greeting)))
+            if decision.verdict == pb.DUPLICATE:
+                log.warning("node %s: %s (%s)", certificate.node, decision.message, peer)
+                self._sessions.duplicate(certificate.node)
+                return
+            self._sessions.started(session)
         await session.run()
 
     async def Stream(self, request_iterator: Any, context: Any) -> None:
@@ -98,6 +93,18 @@ async def _hello(context: Any) -> pb.Hello:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a session begins with a hello that names the machine")
     hello: pb.Hello = first.hello
     return hello
+
+
+def _welcome(session_id: str, greeting: Greeting) -> pb.Welcome:
+    return pb.Welcome(
+        session_id=session_id,
+        lineage=greeting.lineage,
+        revision=greeting.revision,
+        verdict=greeting.decision.verdict,
+        reason=greeting.decision.message,
+        server_time_ms=int(time.time() * 1000),
+        heartbeat_ms=int(HEARTBEAT_SECONDS * 1000),
+    )
 
 
 def _address(peer: str) -> str:

@@ -91,7 +91,7 @@ class Session:
     # Life
 
     async def run(self) -> None:
-        self._sessions.started(self)
+        """After `Sessions.started`."""
         try:
             tasks = [
                 asyncio.ensure_future(coroutine)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 from horchestra.apimachinery.errors import StatusError
@@ -19,15 +22,19 @@ from proto import node_pb2 as pb
 
 from .conditions import condition, find, merge, timestamp
 from .index import NodeIndex
-from .registration import WRITE
+from .registration import WRITE, write_conditions
 from .session import Session
 from .status import unknown
 from .streams import ByteStream, Streams
 
 log = logging.getLogger("horchestra.nodes")
 
+Chore = Callable[[], Awaitable[None]]
+
 LOST_SECONDS = 9.0
 """From a node's last word until it and its applications read Unknown."""
+DUPLICATE_SECONDS = 300.0
+"""Without another try of a duplicate until the node is no longer marked; it tries every 30 s."""
 START_SECONDS = 30.0
 """After the controller's start nodes keep their state for so long: they are reconnecting."""
 
@@ -48,8 +55,10 @@ class Sessions:
         self.index = NodeIndex(store.watch)
         self._sessions: dict[str, Session] = {}
         self._seen: dict[str, datetime] = {}
+        self._arriving: Counter[str] = Counter()
         self._absent: dict[str, asyncio.TimerHandle] = {}
-        self._lost: asyncio.Queue[str] = asyncio.Queue()  # at most one entry a node
+        self._duplicates: dict[str, asyncio.TimerHandle] = {}
+        self._due: asyncio.Queue[Chore] = asyncio.Queue()  # at most two entries a node
         self._closing = False
 
     # For others
@@ -78,6 +87,25 @@ class Sessions:
 
     # For the server
 
+    @contextmanager
+    def arriving(self, node: str) -> Iterator[None]:
+        """While a node is being greeted it is not declared lost: the greeting has just stored that it is there."""
+        self._arriving[node] += 1
+        try:
+            yield
+        finally:
+            self._arriving[node] -= 1
+            if not self._arriving[node]:
+                del self._arriving[node]
+
+    def duplicate(self, node: str) -> None:
+        """Another machine has shown this node's certificate; when it stays away the condition goes."""
+        if (timer := self._duplicates.pop(node, None)) is not None:
+            timer.cancel()
+        self._duplicates[node] = asyncio.get_running_loop().call_later(
+            DUPLICATE_SECONDS, self._due.put_nowait, partial(self._forget_duplicate, node)
+        )
+
     def started(self, session: Session) -> None:
         """A session is established; an older one of its node ends at once."""
         old = self._sessions.get(session.node)
@@ -103,7 +131,8 @@ class Sessions:
             self._miss(session.node, max(LOST_SECONDS - (time.monotonic() - session.heard), 0))
 
     def _miss(self, node: str, seconds: float) -> None:
-        timer = asyncio.get_running_loop().call_later(seconds, self._lost.put_nowait, node)
+        chore = partial(self._declare_lost, node)
+        timer = asyncio.get_running_loop().call_later(seconds, self._due.put_nowait, chore)
         if (old := self._absent.pop(node, None)) is not None:
             old.cancel()
         self._absent[node] = timer
@@ -115,9 +144,11 @@ class Sessions:
             ready = find(entry.obj, "Ready")
             if ready and ready["status"] == "True" and entry.name not in self._sessions:
                 self._miss(entry.name, START_SECONDS)
+            if (find(entry.obj, "DuplicateNode") or {}).get("status") == "True":
+                self.duplicate(entry.name)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
-            tasks.create_task(self._declare())
+            tasks.create_task(self._work())
 
     async def close(self) -> None:
         """Say goodbye to every node and store when each was seen last."""
@@ -127,10 +158,13 @@ class Sessions:
             session.end("Shutdown", "the controller stops")
         if sessions:
             await asyncio.wait([asyncio.ensure_future(s.over.wait()) for s in sessions], timeout=1.5)
-        for timer in self._absent.values():
+        for timer in (*self._absent.values(), *self._duplicates.values()):
             timer.cancel()
         names = [s.node for s in sessions]
-        await self.store.transaction(lambda transaction: self._store_last_seen(transaction, names))
+        try:
+            await self.store.transaction(lambda transaction: self._store_last_seen(transaction, names))
+        except StatusError as error:
+            log.warning("when nodes were last seen could not be stored: %s", error.message)
 
     def _store_last_seen(self, transaction: Transaction, nodes: list[str]) -> None:
         for node in nodes:
@@ -180,20 +214,30 @@ class Sessions:
         elif session.verdict == pb.ADOPTION and annotations.get(ADOPT) == "true":
             session.end("Reconnect", "an administrator adopted the node")
 
-    async def _declare(self) -> None:
+    async def _work(self) -> None:
+        """Writes that fell due by time alone; they wait for the store if they must."""
         while True:
-            node = await self._lost.get()
-            self._absent.pop(node, None)
-            if node in self._sessions or self._closing:
-                continue
+            chore = await self._due.get()
             try:
-                await self._declare_lost(node)
-            except StatusError as error:  # the store is away; the node still is, too
-                log.warning("node %s is lost, which could not be stored: %s", node, error.message)
-                self._miss(node, LOST_SECONDS)
+                await chore()
+            except StatusError as error:
+                log.warning("node sessions: %s", error.message)
+                asyncio.get_running_loop().call_later(LOST_SECONDS, self._due.put_nowait, chore)
+
+    async def _forget_duplicate(self, node: str) -> None:
+        self._duplicates.pop(node, None)
+        if self.store.watch.get(Node, "", node) is not None:
+            gone = condition("DuplicateNode", "False", "NotSeen", "the other machine has not come back")
+            await write_conditions(self.store, node, [gone])
 
     async def _declare_lost(self, node: str) -> None:
         """One write for the node and all that runs on it."""
+        self._absent.pop(node, None)
+        if node in self._sessions or self._closing:
+            return
+        if node in self._arriving:
+            self._miss(node, 1)
+            return
         seen = self._seen.get(node)
         stored = self.store.watch.get(Node, "", node)
         if stored is None:

@@ -33,6 +33,8 @@ log = logging.getLogger("horchestra.nodes")
 INTERVAL = 1.0
 """Seconds between two writes of one object."""
 MAX_REPORT_BYTES = 64 * 1024
+MAX_COMPLAINTS = 32
+"""Lines in the log about one session's reports."""
 _CONTROLLERS_CONDITIONS = ("Scheduled",)
 
 
@@ -106,6 +108,7 @@ class Reporter:
         self._orphans_changed = False
         self._node_json = b""
         self._volumes_json = b""
+        self._complaints: set[str] = set()
         self._wake = asyncio.Event()
 
     def take(self, message: pb.StatusReport) -> None:
@@ -116,7 +119,7 @@ class Reporter:
             try:
                 report = check(raw)
             except BadReport as error:
-                log.warning("node %s: report dropped: %s", self._node, error)
+                self._complain(str(error))
                 continue
             entry = self._index.application(report.uid)
             if entry is None or entry.obj["spec"].get("nodeName") != self._node:
@@ -125,6 +128,12 @@ class Reporter:
                 self._orphan(report, False)
                 self._waiting[report.uid] = report
         self._wake.set()
+
+    def _complain(self, words: str) -> None:
+        """Once for each fault: a node may repeat it without end."""
+        if words not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
+            self._complaints.add(words)
+            log.warning("node %s: report dropped: %s", self._node, cut(words))
 
     def forget(self, uids: Iterable[str]) -> None:
         """The node says that nothing of these is left on it."""

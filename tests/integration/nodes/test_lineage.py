@@ -87,9 +87,10 @@ async def test_an_accepted_lineage_is_followed_and_the_permission_used_up(contro
 async def test_another_lineage_is_not_accepted_by_naming_the_wrong_one(controller: Controller, join: Join) -> None:
     agent = await paused_after_a_restore(controller, join)
     applied = len(agent.runtime.applied)
+    await eventually(lambda: agent.runtime.previews)
     await controller.annotate("sav-01", ACCEPT, "something-else")
     await controller.apply("new", "sav-01")
-    await eventually(lambda: len(agent.runtime.previews) > 1)
+    await eventually(lambda: len(agent.runtime.previews[-1].applications) == 1)
     assert controller.condition("sav-01", "ConflictPaused")[0] == "True"
     assert len(agent.runtime.applied) == applied
 
