@@ -31,8 +31,8 @@ def structural(cls: type[APIObject]) -> dict[str, Any]:
 def apply_defaults(cls: type[APIObject], obj: dict[str, Any]) -> None:
     """Fills what is absent, in place. Defaults that mean nothing (empty, false, 0) stay absent, as in Kubernetes.
 
-    Lists are kept as sent: `kubectl apply` compares them whole, so that a filled item would make each later apply of the
-    same file read `configured`. Their items' defaults are the class's, at reading."""
+    Lists are kept as sent: `kubectl apply` compares them whole, so that a filled item would make each later apply of
+    the same file read `configured`. Their items' defaults are the class's, at reading."""
     _shape(cls).fill(obj)
 
 
@@ -65,7 +65,7 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: b
 class _Shape:
     """What defaulting and pruning need of a schema, prepared once. Each step visits only what can matter to it."""
 
-    __slots__ = ("defaulted", "defaults", "element", "fields", "mapping", "open", "prunable", "sequence")
+    __slots__ = ("defaulted", "defaults", "element", "fields", "is_list", "mapping", "open", "prunable", "sequence")
 
     def __init__(self, schema: Schema) -> None:
         self.fields: dict[str, _Shape] = {}
@@ -76,12 +76,14 @@ class _Shape:
         """Fields with defaults in them."""
         self.element: _Shape | None = None
         """Of the items of a list or the values of a map."""
+        self.is_list = False
         self.mapping: _Shape | None = None
         self.sequence: _Shape | None = None
         """Of the branches of a union: the one for objects, and the one for lists."""
         if not self.open:
             self._take_fields(schema["properties"])
         elif "items" in schema or "additionalProperties" in schema:
+            self.is_list = "items" in schema
             self.element = _Shape(schema.get("items") or schema.get("additionalProperties") or {})
         elif "anyOf" in schema:
             by_type = {branch.get("type"): _Shape(branch) for branch in reversed(schema["anyOf"])}
@@ -99,8 +101,9 @@ class _Shape:
                 self.defaulted.append((name, shape))
 
     def has_defaults(self) -> bool:
-        parts = [shape for shape in (self.element, self.mapping, self.sequence) if shape is not None]
-        return bool(self.defaults or self.defaulted) or any(shape.has_defaults() for shape in parts)
+        """Whether fill() could do anything."""
+        parts = [self.mapping, None if self.is_list else self.element]
+        return bool(self.defaults or self.defaulted) or any(p is not None and p.has_defaults() for p in parts)
 
     def fill(self, value: Any) -> None:
         if isinstance(value, dict):
@@ -112,7 +115,7 @@ class _Shape:
                     shape.fill(value[name])
             if self.mapping is not None:
                 self.mapping.fill(value)
-            elif self.element is not None:
+            elif self.element is not None and not self.is_list:
                 for part in value.values():
                     self.element.fill(part)
 

@@ -122,7 +122,7 @@ class Deletion:
 
     def _reconsider(self, entry: Entry) -> None:
         finalizers = list(entry.obj["metadata"].get("finalizers") or ())
-        if IN_USE in finalizers and not any(r.holds for _, r in self._state.referrers(entry.key)):
+        if IN_USE in finalizers and not self._state.held(entry.key):
             finalizers.remove(IN_USE)
         if FOREGROUND in finalizers and not self._awaited(entry):
             finalizers.remove(FOREGROUND)
@@ -186,19 +186,20 @@ class Deletion:
 
     def _users(self, entry: Entry, warnings: Warnings) -> bool:
         """Warns of objects that name this one; True when one of them holds it."""
-        users = list(self._state.referrers(entry.key))
+        users = self._state.referrers(entry.key)
         if not users:
             return False
-        named = ", ".join(
-            self._t.called(e.key) + (f" in namespace {e.namespace}" if e.namespace not in ("", entry.namespace) else "")
-            for e, _ in users[:_NAMED]
-        )
+        named = ", ".join(self._user(user, entry) for user in users[:_NAMED])
         if len(users) > _NAMED:
             named += f" and {len(users) - _NAMED} more"
-        holds = any(r.holds for _, r in users)
-        then = "; it goes when the last of them goes" if holds else ""
+        held = self._state.held(entry.key)
+        then = "; it goes when the last of them goes" if held else ""
         warnings.append(f"{self._t.called(entry.key)} is used by {named}{then}")
-        return holds
+        return held
+
+    def _user(self, user: Entry, used: Entry) -> str:
+        elsewhere = user.namespace not in ("", used.namespace)
+        return self._t.called(user.key) + (f" in namespace {user.namespace}" if elsewhere else "")
 
     def _put(self, obj: dict[str, Any], previous: Entry) -> Entry:
         references = self._state.references(previous.key)

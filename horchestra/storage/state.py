@@ -18,6 +18,7 @@ from .entry import Entry, Event, EventType, Key
 
 References = tuple[Reference, ...]
 _K = TypeVar("_K")
+_NOBODY: dict[Key, Entry] = {}
 _Undo = tuple[Key, Entry | None, References]
 
 
@@ -26,9 +27,10 @@ class State:
         self.revision = 0
         self._objects: dict[str, dict[str, dict[str, Entry]]] = {}
         self._references: dict[Key, References] = {}
-        self._referrers: dict[Key, dict[Key, None]] = {}
+        self._referrers: dict[Key, dict[Key, Entry]] = {}
+        self._holders: dict[Key, dict[Key, Entry]] = {}
         self._uids: dict[str, Key] = {}
-        self._owned: dict[str, dict[Key, None]] = {}
+        self._owned: dict[str, dict[Key, Entry]] = {}
         self._journal: list[_Undo | int] = []
 
     # Reading
@@ -50,13 +52,13 @@ class State:
     def references(self, key: Key) -> References:
         return self._references.get(key, ())
 
-    def referrers(self, target: Key) -> Iterator[tuple[Entry, Reference]]:
-        """Objects that name the target, each with its first reference to it; the target itself not."""
-        for key in tuple(self._referrers.get(target, ())):
-            entry = self.get(key)
-            if entry is not None and key != target:
-                named = [r for r in self._references[key] if (r.target, r.namespace, r.name) == target]
-                yield entry, next((r for r in named if r.holds), named[0])
+    def referrers(self, target: Key) -> list[Entry]:
+        """Objects that name the target; itself not."""
+        return [entry for key, entry in self._referrers.get(target, _NOBODY).items() if key != target]
+
+    def held(self, target: Key) -> bool:
+        """Whether another object holds the target (Reference.holds)."""
+        return any(key != target for key in self._holders.get(target, _NOBODY))
 
     def by_uid(self, uid: str) -> Entry | None:
         key = self._uids.get(uid)
@@ -64,7 +66,7 @@ class State:
 
     def dependents(self, uid: str) -> list[Entry]:
         """Objects that name the uid in ownerReferences."""
-        return [entry for key in self._owned.get(uid, ()) if (entry := self.get(key)) is not None]
+        return list(self._owned.get(uid, _NOBODY).values())
 
     # Writing
 
@@ -120,9 +122,11 @@ class State:
         if references:
             self._references[key] = references
             for target in targets(references):
-                self._referrers.setdefault(target, {})[key] = None
+                self._referrers.setdefault(target, {})[key] = entry
+            for target in held_by(references):
+                self._holders.setdefault(target, {})[key] = entry
         for uid in owner_uids(entry):
-            self._owned.setdefault(uid, {})[key] = None
+            self._owned.setdefault(uid, {})[key] = entry
 
     def _forget(self, key: Key) -> None:
         resource, namespace, name = key
@@ -132,6 +136,7 @@ class State:
         self._uids.pop(entry.uid, None)
         for target in targets(self._references.pop(key, ())):
             _discard(self._referrers, target, key)
+            _discard(self._holders, target, key)
         for uid in owner_uids(entry):
             _discard(self._owned, uid, key)
 
@@ -162,7 +167,7 @@ def owner_uids(entry: Entry) -> set[str]:
     return {owner["uid"] for owner in entry.obj["metadata"].get("ownerReferences") or ()}
 
 
-def _discard(index: dict[_K, dict[Key, None]], at: _K, key: Key) -> None:
+def _discard(index: dict[_K, dict[Key, Entry]], at: _K, key: Key) -> None:
     members = index.get(at)
     if members is not None:
         members.pop(key, None)

@@ -52,7 +52,7 @@ class Transaction:
         return [entry.obj for entry in self.state.entries(target, namespace)]
 
     def referrers(self, target: str, namespace: str, name: str) -> Sequence[dict[str, Any]]:
-        return [entry.obj for entry, _ in self.state.referrers((target, namespace, name))]
+        return [entry.obj for entry in self.state.referrers((target, namespace, name))]
 
     # Writing
 
