@@ -66,8 +66,9 @@ class Metadata:
         return cls(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns, xattrs)
 
     def apply(self, descriptor: int) -> None:
-        """Owner first: changing it clears set-id bits and file capabilities."""
-        os.fchown(descriptor, self.uid, self.gid)
+        """For an object this process just made. Owner first: changing it clears set-id bits and file capabilities."""
+        if self.uid or self.gid:  # the agent's own new objects are root's already
+            os.fchown(descriptor, self.uid, self.gid)
         os.fchmod(descriptor, self.mode)
         for name, value in self.xattrs.items():
             _set_xattr(descriptor, name, value)

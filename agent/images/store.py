@@ -90,8 +90,17 @@ class ImageStore:
     def remove_unused(self, keep: set[str]) -> list[str]:
         """Removes all images but those with a digest in `keep`, then the layers no image and no running pull needs.
 
-        The caller names every image that is mounted or may be mounted again. Returns the digests removed.
+        The caller names every image that is mounted or may be mounted again. Returns the digests removed. Blocks while
+        trees are deleted. Raises AgentError ImageStoreFailed; what could not be deleted goes at the next start.
         """
+        with disk_failures_named():
+            gone, doomed = self._forget_unused(keep)
+            for tree in doomed:
+                shutil.rmtree(tree)
+        return gone
+
+    def _forget_unused(self, keep: set[str]) -> tuple[list[str], list[Path]]:
+        """Digests of the images dropped, and the trees now without a name, to be deleted without holding the lock."""
         with self._lock:
             gone = sorted(set(self._images) - keep)
             for digest in gone:
@@ -104,10 +113,7 @@ class ImageStore:
                 (self._layer_records / f"{name}.json").unlink(missing_ok=True)
                 del self._layers[key]
             _sync_directory(self._layer_records)
-            doomed = [self._set_aside(name) for name in loose.values()]
-        for tree in doomed:
-            shutil.rmtree(tree)
-        return gone
+            return gone, [self._set_aside(name) for name in loose.values()]
 
     # Layers
 
