@@ -10,7 +10,10 @@ def main() -> None:
     from django.conf import settings
     from django.core.management import execute_from_command_line
 
-    settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"cannot make the data directory {settings.DATA_DIR}: {error.strerror}; set HORCHESTRA_DATA_DIR")
     execute_from_command_line(sys.argv)
 
 

@@ -182,6 +182,7 @@ def _migrate() -> None:
 @asynccontextmanager
 async def _background() -> AsyncIterator[Callable[[Callable[[], Awaitable[None]]], None]]:
     """Tasks that run as long as the controller does; one that fails ends it."""
+    failure: Exception | None = None
     async with asyncio.TaskGroup() as group:
         tasks: list[asyncio.Task[None]] = []
 
@@ -190,9 +191,13 @@ async def _background() -> AsyncIterator[Callable[[Callable[[], Awaitable[None]]
 
         try:
             yield lambda function: tasks.append(group.create_task(work(function)))
+        except Exception as error:
+            failure = error  # raised below: a task group would wrap it
         finally:
             for task in tasks:
                 task.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def _agents_door(stack: AsyncExitStack, sessions: Sessions, settings: Settings, chain: server.ServerFiles) -> int:

@@ -24,6 +24,13 @@ class BadReport(ValueError):
     """A report that cannot be used; the message says why."""
 
 
+def first_fault(error: ValidationError) -> str:
+    """Where and what, in one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
 def reported(status: dict[str, Any], node_json: bytes) -> dict[str, Any]:
     """The stored status with what the node says laid over it. Raises BadReport."""
     if not node_json:
@@ -31,8 +38,7 @@ def reported(status: dict[str, Any], node_json: bytes) -> dict[str, Any]:
     try:
         said = NodeStatus.model_validate_json(node_json).model_dump(exclude_unset=True, exclude_none=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise BadReport(f"node status: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise BadReport(f"node status: {first_fault(error)}") from error
     taken = cut_all({k: said[k] for k in ("capacity", "allocatable", "addresses", "nodeInfo") if k in said})
     if "nodeInfo" in taken:
         # Which machine and boot it is was said, and judged, in its hello.

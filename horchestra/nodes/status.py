@@ -25,7 +25,7 @@ from . import nodestatus
 from .bounds import MAX_ITEMS, cut, cut_all
 from .conditions import condition, merge
 from .index import NodeIndex
-from .nodestatus import BadReport
+from .nodestatus import BadReport, first_fault
 from .registration import WRITE
 
 log = logging.getLogger("horchestra.nodes")
@@ -55,8 +55,7 @@ def check(report: pb.ApplicationReport) -> Report:
     try:
         status = ApplicationStatus.model_validate_json(report.status_json)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise BadReport(f"status of {report.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise BadReport(f"status of {cut(report.name, 63)}: {first_fault(error)}") from error
     values = cut_all(status.model_dump(exclude_none=True))
     values["conditions"] = [
         c for c in values["conditions"] if c["type"] not in _CONTROLLERS_CONDITIONS and c["status"] in _STATUSES
@@ -143,6 +142,12 @@ class Reporter:
         self._wake.set()
 
     def take_node(self, message: pb.NodeReport) -> None:
+        try:
+            nodestatus.reported({}, message.node_json)
+            nodestatus.volumes([], message.volumes_json or b"[]")
+        except BadReport as error:
+            self._complain(str(error))
+            return
         self._node_json = message.node_json or self._node_json
         self._volumes_json = message.volumes_json or self._volumes_json
         self._wake.set()
@@ -241,12 +246,9 @@ def _write_node(
 ) -> None:
     def change(obj: dict[str, Any]) -> dict[str, Any]:
         status = obj.get("status") or {}
-        try:
-            status = nodestatus.reported(status, node_json)
-            if volumes_json:
-                status["volumes"] = nodestatus.volumes(status.get("volumes") or [], volumes_json)
-        except BadReport as error:
-            log.warning("node %s: report dropped: %s", node, error)
+        status = nodestatus.reported(status, node_json)
+        if volumes_json:
+            status["volumes"] = nodestatus.volumes(status.get("volumes") or [], volumes_json)
         if orphans is not None:
             status["orphans"] = orphans
             reason = "Orphaned" if orphans else "NoOrphans"

@@ -88,9 +88,9 @@ async def test_a_valid_certificate_that_was_not_issued_here_awaits_adoption(cont
     async with wire(controller, controller.authority.issue_client("stray", ["system:nodes"], 1)) as stub:
         call, welcome = await session(stub)
         assert welcome.verdict == pb.ADOPTION
-        status, reason, message = controller.condition("stray", "Adopted")
+        status, reason, words = controller.condition("stray", "Adopted")
         assert (status, reason) == ("False", "AwaitingAdoption")
-        assert "kubectl annotate node stray orch.ks-tool.dev/adopt=true" in message
+        assert "kubectl annotate node stray orch.ks-tool.dev/adopt=true" in words
         await controller.annotate("stray", "orch.ks-tool.dev/adopt", "true")
         while (message := await call.read()).WhichOneof("body") == "heartbeat":
             pass
@@ -180,7 +180,9 @@ async def test_reports_that_cannot_be_read_are_dropped_and_the_session_goes_on(c
         await report(b'{"phase": "Running"}')
         await eventually(lambda: controller.phase("web") == "Running")
         assert controller.store.watch.revision - before <= 6
-        (event,) = [e.obj for e in controller.store.watch.list(Event) if e.obj["message"].startswith("y")]
+        event = await eventually(
+            lambda: next((e.obj for e in controller.store.watch.list(Event) if e.obj["message"].startswith("y")), None)
+        )
         assert len(event["message"].encode()) <= 1024
         call.cancel()
 

@@ -15,6 +15,10 @@ def secret(name: str, value: str = "x") -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
 
 
+async def ready(controller: Controller, node: str) -> None:
+    await eventually(lambda: controller.condition(node, "Ready")[0] == "True")
+
+
 async def test_an_application_runs_on_the_node_it_names_and_its_status_is_stored(
     controller: Controller, join: Join
 ) -> None:
@@ -54,7 +58,7 @@ async def test_a_node_gets_only_what_is_its_own(controller: Controller, join: Jo
                 "spec": {"size": "1Gi", "node": node},
             }
         )
-        await eventually(lambda node=node: controller.condition(node, "Ready")[0] == "True")
+        await ready(controller, node)
         env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": "key"}}}]
         await controller.apply(f"app-{node}", node, env=env, volumeMounts=[{"pv": f"data-{node}", "path": "/data"}])
     await eventually(lambda: controller.phase("app-n1") == controller.phase("app-n2") == "Running")
