@@ -55,8 +55,9 @@ class Space:
         def reached() -> bool:
             obj = self.get(name) or {"metadata": {}}
             status = obj.get("status") or {}
-            current = status.get("observedGeneration") in (None, obj["metadata"].get("generation"))
-            return current and status.get("phase") == phase and reason in (None, status.get("reason"))
+            generation = obj["metadata"].get("generation")
+            seen = status.get("currentRevision" if phase == "Running" else "observedGeneration")
+            return seen in (None, generation) and status.get("phase") == phase and reason in (None, status.get("reason"))
 
         until(reached, f"{name} {phase} {reason or ''}", seconds, lambda: self.explain(name))
         return self.status(name)

@@ -54,7 +54,7 @@ class Postgres:
         return str(found["metadata"]["uid"])
 
     def delete(self) -> None:
-        self.kubectl("delete", "-f", EXAMPLE, "--timeout=40s", timeout=50)
+        self.kubectl("delete", "-f", EXAMPLE, "--ignore-not-found", "--timeout=40s", timeout=50)
 
 
 @pytest.fixture
