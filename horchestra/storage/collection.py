@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 from .entry import Entry
 
 _BLOCK = 128
-"""Entries per block before it splits. A write makes one block's joined bytes stale: a LIST after it joins little."""
+"""Entries per block before it splits. A write makes one block's joined bytes stale: a LIST after it joins little, and a
+selector is asked about little."""
+
+_SELECTIONS = 4
+"""Selectors whose encoded matches are kept, the last used ones; each may take as much memory as the objects do."""
 
 Accept = Callable[[Entry], bool]
 
 
 class _Block:
-    __slots__ = ("entries", "joined", "names")
+    __slots__ = ("entries", "joined", "names", "selected")
 
     def __init__(self, names: list[str], entries: list[Entry]) -> None:
         self.names = names
         self.entries = entries
         self.joined: bytes | None = None
+        self.selected: dict[int, bytes] = {}
+        """By number of the selection."""
+
+    def changed(self) -> None:
+        self.joined = None
+        self.selected.clear()
 
     def encoded(self) -> bytes:
         if self.joined is None:
             self.joined = b",".join([entry.body for entry in self.entries])
         return self.joined
+
+    def encoded_matches(self, accept: Accept, selection: int) -> bytes:
+        found = self.selected.get(selection)
+        if found is None:
+            bodies = [entry.body for entry in self.entries if accept(entry)]
+            found = self.encoded() if len(bodies) == len(self.entries) else b",".join(bodies)
+            self.selected[selection] = found
+        return found
 
 
 class NamespaceEntries:
@@ -45,7 +63,7 @@ class NamespaceEntries:
             return
         at = max(0, bisect_right(self._firsts, entry.name) - 1)
         block = self._blocks[at]
-        block.joined = None
+        block.changed()
         index = bisect_left(block.names, entry.name)
         if index < len(block.names) and block.names[index] == entry.name:
             block.entries[index] = entry
@@ -65,7 +83,7 @@ class NamespaceEntries:
         block = self._blocks[at]
         index = bisect_left(block.names, name)
         del block.names[index], block.entries[index]
-        block.joined = None
+        block.changed()
         if block.names:
             self._firsts[at] = block.names[0]
         else:
@@ -76,17 +94,20 @@ class NamespaceEntries:
         for block in self._blocks:
             yield block.entries if accept is None else [e for e in block.entries if accept(e)]
 
-    def bodies(self, accept: Accept | None = None) -> Iterator[bytes]:
+    def bodies(self) -> Iterator[bytes]:
         """Bodies in order, joined with commas, a block at a time."""
         for block in self._blocks:
-            if accept is None:
-                yield block.encoded()
-                continue
-            chosen = [e.body for e in block.entries if accept(e)]
-            if len(chosen) == len(block.entries):
-                yield block.encoded()
-            elif chosen:
-                yield b",".join(chosen)
+            yield block.encoded()
+
+    def matches(self, accept: Accept, selection: int) -> Iterator[bytes]:
+        """The same of what is accepted."""
+        for block in self._blocks:
+            if found := block.encoded_matches(accept, selection):
+                yield found
+
+    def forget(self, selection: int) -> None:
+        for block in self._blocks:
+            block.selected.pop(selection, None)
 
 
 class Collection:
@@ -97,6 +118,9 @@ class Collection:
         self._namespaces: dict[str, NamespaceEntries] = {}
         self._order: list[str] = []
         self._labels: dict[tuple[str, str], dict[tuple[str, str], Entry]] = {}
+        self._selections: dict[Hashable, int] = {}
+        """Selector to the number its matches are kept by, last used last."""
+        self._numbered = 0
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -132,8 +156,25 @@ class Collection:
     def entries(self, namespace: str | None, accept: Accept | None = None) -> list[Entry]:
         return [e for within in self._within(namespace) for block in within.entries(accept) for e in block]
 
-    def bodies(self, namespace: str | None, accept: Accept | None = None) -> list[bytes]:
-        return [joined for within in self._within(namespace) for joined in within.bodies(accept)]
+    def bodies(self, namespace: str | None) -> list[bytes]:
+        return [joined for within in self._within(namespace) for joined in within.bodies()]
+
+    def matches(self, namespace: str | None, accept: Accept, selector: Hashable) -> list[bytes]:
+        """Bodies of what is accepted; `selector` stands for `accept`: equal ones accept the same."""
+        selection = self._number(selector)
+        return [joined for within in self._within(namespace) for joined in within.matches(accept, selection)]
+
+    def _number(self, selector: Hashable) -> int:
+        number = self._selections.pop(selector, 0)
+        if not number:
+            self._numbered += 1
+            number = self._numbered
+            if len(self._selections) >= _SELECTIONS:
+                forgotten = self._selections.pop(next(iter(self._selections)))
+                for within in self._namespaces.values():
+                    within.forget(forgotten)
+        self._selections[selector] = number
+        return number
 
     def _within(self, namespace: str | None) -> list[NamespaceEntries]:
         names = self._order if namespace is None else [namespace]

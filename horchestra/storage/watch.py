@@ -29,6 +29,8 @@ _TICK = 0.05
 _TICK_PER_SUBSCRIBER = 0.00005
 _FEW = 4
 """A label carried by fewer than one in so many objects is looked up by index, else all are scanned."""
+_HANDFUL = 200
+"""Matches that are joined anew for each list; the encoding of more is kept for the next."""
 
 Scope = tuple[str | None, str | None]
 """(storage key of the kind or None for all, namespace or None for all)."""
@@ -122,7 +124,7 @@ class WatchCache:
     ) -> Sequence[Entry]:
         """By (namespace, name); a snapshot that later writes do not change. `namespace` None is all of them."""
         collection = self._collection(cls)
-        found = self._indexed(collection, namespace, labels, fields)
+        found = self._indexed(collection, namespace, labels, fields, len(collection) // _FEW)
         return found if found is not None else collection.entries(namespace, _accept(labels, fields))
 
     def list_body(
@@ -135,11 +137,14 @@ class WatchCache:
         """The encoded list (`ApplicationList`, every match, no paging) in pieces to be sent one after another.
         The pieces are shared between calls and hold until an object in them changes."""
         collection = self._collection(cls)
-        found = self._indexed(collection, namespace, labels, fields)
-        if found is not None:
+        accept = _accept(labels, fields)
+        pieces: Sequence[bytes]
+        if accept is None:
+            pieces = collection.bodies(namespace)
+        elif (found := self._indexed(collection, namespace, labels, fields, _HANDFUL)) is not None:
             pieces = [b",".join([e.body for e in found])] if found else []
         else:
-            pieces = collection.bodies(namespace, _accept(labels, fields))
+            pieces = collection.matches(namespace, accept, (labels, fields))
         return list_pieces(cls, self.revision, pieces)
 
     async def caught_up(self) -> int:
@@ -279,14 +284,19 @@ class WatchCache:
                     subscription.offer(batch)
 
     def _indexed(
-        self, collection: Collection, namespace: str | None, labels: LabelSelector | None, fields: FieldSelector | None
+        self,
+        collection: Collection,
+        namespace: str | None,
+        labels: LabelSelector | None,
+        fields: FieldSelector | None,
+        most: int,
     ) -> Sequence[Entry] | None:
-        """Matches found through the label index, or None when a scan is as good."""
+        """Matches found through the label index, or None when it names more than `most`."""
         wanted = labels.equalities() if labels is not None else []
         if not wanted:
             return None
         candidates = min((collection.labelled(*label) for label in wanted), key=len)
-        if len(candidates) * _FEW > len(collection):
+        if len(candidates) > most:
             return None
         accept = _accept(labels, fields)
         assert accept is not None
