@@ -127,8 +127,8 @@ class ApplicationController:
             return Verdict(placed(application), "NodeNotRegistered", message)
         ready = find(node.obj, "Ready")
         if not placed(application):
-            if ready is None:
-                return Verdict(False, "NodeNotReady", f'node "{name}" has not joined yet')
+            if ready is None or not (node.obj.get("status") or {}).get("allocatable"):
+                return Verdict(False, "NodeNotReady", f'node "{name}" has not yet said what it has')
             found = obstacles(application, self._applications(name), node.obj, self._volumes(application, name))
             if found:
                 return Verdict(False, found[0].reason, "; ".join(c.message for c in found))

@@ -59,6 +59,8 @@ class NodeService(NodeServicer):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
                 return
             decision = greeting.decision
+            if decision.verdict != pb.PROCEED:
+                self._sessions.tell(certificate.node, decision.reason, decision.message)
             session = Session(self._sessions, certificate.node, hello, greeting, context, peer)
             await context.write(pb.ControllerMessage(welcome=_welcome(session.id, greeting)))
             if decision.verdict == pb.DUPLICATE:

@@ -116,7 +116,7 @@ class Sessions:
         if old is not None:
             old.end("SessionSuperseded", "a newer session of this node has begun")
             message = f"session {session.id} from {session.peer} replaced session {old.id} from {old.peer}"
-            self._record(session.node, "Warning", "SessionSuperseded", message)
+            self.tell(session.node, "SessionSuperseded", message)
         log.info("node %s: connected from %s (%s)", session.node, session.peer, session.words)
 
     def ended(self, session: Session) -> None:
@@ -260,12 +260,13 @@ class Sessions:
 
         await self.store.transaction(write)
         log.warning("%s: %d application(s) read Unknown", message, len(applications))
-        self._record(node, "Warning", "NodeLost", message)
+        self.tell(node, "NodeLost", message)
 
-    def _record(self, node: str, kind: str, reason: str, message: str) -> None:
+    def tell(self, node: str, reason: str, message: str) -> None:
+        """A Warning about the Node, as an Event."""
         entry = self.store.watch.get(Node, "", node)
         if entry is not None:
-            self.record(entry.obj, kind, reason, message)
+            self.record(entry.obj, "Warning", reason, message)
 
 
 def _ran(entry: Entry) -> bool:

@@ -1,4 +1,4 @@
-"""An agent with a stand-in runtime as a process of its own, which a test may stop: its argument is a joined directory."""
+"""An agent with a stand-in runtime as a process of its own; its argument is a joined directory."""
 
 from __future__ import annotations
 
