@@ -73,7 +73,7 @@ class Exchange:
             "headers": headers,
             "client": connection.client,
             "server": connection.server,
-            "extensions": {"tls": connection.tls},
+            "extensions": {"tls": connection.tls, "write": self.push},
         }
         self._connection = connection
         self._method = method
@@ -165,6 +165,16 @@ class Exchange:
         self._write(message.get("body", b""), message.get("more_body", False))
         if connection.write_paused:
             await connection.drain()
+
+    def push(self, body: bytes) -> bool:
+        """The `write` extension of the scope: writes a piece of a body that has begun, without waiting.
+
+        False, and nothing is written, when the client has left or does not keep up.
+        """
+        if self._connection.lost or self._connection.write_paused or not self.started or self.written:
+            return False
+        self._write(body, True)
+        return True
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if self._status:

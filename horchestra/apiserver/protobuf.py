@@ -68,7 +68,7 @@ def _set(out: dict[str, Any], field: Field, value: Any) -> None:
 
 def _scalar(kind: str, value: int | bytes, depth: int) -> Any:
     if kind == "int":
-        number = int(value)  # type: ignore[arg-type]
+        number = int(value)
         return number - 2**64 if number >= 2**63 else number
     if kind == "bool":
         return bool(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from horchestra.apiserver import watching
+from horchestra.apiserver import fanout
 
 from .door import Door
 from .test_verbs import APPS, MERGE, application, reason
@@ -115,7 +115,7 @@ async def test_initial_events_end_with_a_marked_bookmark(admin: Wire, door: Door
 async def test_bookmarks_come_when_nothing_happens_and_can_be_watched_from(
     admin: Wire, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "BOOKMARK_EVERY", (0.2, 0.3))
+    monkeypatch.setattr(fanout, "BOOKMARK_EVERY", (0.2, 0.3))
     version = door.store.watch.revision
     wire = await watch(door, f"allowWatchBookmarks=true&resourceVersion={version}")
     await admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "other"}})
