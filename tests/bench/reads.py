@@ -18,9 +18,10 @@ from tests.bench.rounds import paired
 from tests.lab.estate import Estate
 
 _APPLICATIONS = 10_000
-_LIST_ROUNDS = 40
-_GET_ROUNDS = 20
-_GETS = 1500
+_LIST_ROUNDS = 20
+_REPEATS = 3
+_GET_ROUNDS = 60
+_GETS = 400
 _CONNECTIONS = 8
 _LISTS = {
     "LIST of 10,000": "",
@@ -43,13 +44,17 @@ def run() -> list[Figure]:
 def _list(connection: Connection, title: str, query: str) -> Figure:
     writes = itertools.count()
 
-    def measure(prepared: bytes) -> float:
+    def once(prepared: bytes) -> float:
         number = next(writes)
         connection.call(touch(COLLECTION, name(number * 7919 % _APPLICATIONS), str(number)))
         started = time.perf_counter()
         connection.send(prepared)
         connection.receive()
         return (time.perf_counter() - started) * 1000
+
+    def measure(prepared: bytes) -> float:
+        """The best of a few: what else the machine does in a few milliseconds is no part of either side."""
+        return min(once(prepared) for _ in range(_REPEATS))
 
     listing = request("GET", COLLECTION + query)
     connection.send(listing)
