@@ -25,12 +25,23 @@ def sqlite(path: Path) -> dict[str, Any]:
     }
 
 
+_LIBPQ = {
+    # A replica that hangs with the counter's lock, or whose host is gone, holds up the others for seconds only.
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25000,
+    "options": "-c lock_timeout=20s -c idle_in_transaction_session_timeout=20s",
+}
+
+
 def postgresql(url: str) -> dict[str, Any]:
     """From a URL as libpq knows it; the query's parameters are handed to libpq. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("postgres", "postgresql"):
         raise ValueError(f"DATABASE_URL begins with {parts.scheme!r}; it must be postgresql://...")
-    options: dict[str, Any] = {"connect_timeout": 10, **dict(parse_qsl(parts.query))}
+    options: dict[str, Any] = {**_LIBPQ, **dict(parse_qsl(parts.query))}
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.lstrip("/")),
@@ -39,7 +50,6 @@ def postgresql(url: str) -> dict[str, Any]:
         "HOST": unquote(options.pop("host", parts.hostname or "")),
         "PORT": str(parts.port or options.pop("port", "")),
         "OPTIONS": options,
-        "CONN_HEALTH_CHECKS": True,
     }
 
 

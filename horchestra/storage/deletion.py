@@ -74,6 +74,13 @@ class Deletion:
             return self._remove(obj, current)
         return self._put(obj, current) if obj != current.obj else current
 
+    def keep_held(self, current: Entry, meta: dict[str, Any]) -> None:
+        """A client that sends an object without our finalizer does not end what others hold."""
+        finalizers = meta.get("finalizers") or []
+        held = IN_USE in (current.obj["metadata"].get("finalizers") or ()) and self._state.held(current.key)
+        if held and isinstance(finalizers, list) and IN_USE not in finalizers:
+            meta["finalizers"] = [*finalizers, IN_USE]
+
     def settle(self, entry: Entry, previous: Entry, freed: set[Key]) -> None:
         """To be called for every update; `freed`: what the object held before and no longer holds."""
         meta, before = entry.obj["metadata"], previous.obj["metadata"]

@@ -22,9 +22,10 @@ _PROBE = 30.0
 
 
 class Listener:
-    """Calls `notified` (in its own thread) after every commit of any replica, and after each new connection."""
+    """Calls `notified` (in its own thread) with the revision of every commit of any replica, and with None after each
+    new connection: something may have been missed."""
 
-    def __init__(self, alias: str, notified: Callable[[], None]) -> None:
+    def __init__(self, alias: str, notified: Callable[[int | None], None]) -> None:
         self._alias = alias
         self._notified = notified
         self._stopping = threading.Event()
@@ -56,12 +57,13 @@ class Listener:
             parameters.pop(unused, None)
         with psycopg.connect(**parameters, autocommit=True) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
-            self._notified()
+            self._notified(None)
             while True:
                 readable, _, _ = select.select([connection.fileno(), self._woken.fileno()], [], [], _PROBE)
                 if self._woken.fileno() in readable:
                     return
                 if not readable:
                     connection.execute("SELECT 1")
-                if list(connection.notifies(timeout=0)):
-                    self._notified()
+                revisions = [int(notify.payload) for notify in connection.notifies(timeout=0)]
+                if revisions:
+                    self._notified(max(revisions))

@@ -21,7 +21,7 @@ from .options import DeleteOptions, WriteOptions, Written
 from .replicas import Listener
 from .transaction import Change, Transaction
 from .watch import WatchCache
-from .writer import Job, News, Writer
+from .writer import Job, LoopClosed, News, Writer
 
 __all__ = ["DeleteOptions", "Store", "Transaction", "WriteOptions", "Written"]
 
@@ -66,7 +66,10 @@ class Store:
         replicas = connections.settings[self._alias]["ENGINE"].endswith("postgresql")
 
         def deliver(news: News) -> None:
-            loop.call_soon_threadsafe(self._take, news)
+            try:
+                loop.call_soon_threadsafe(self._take, news)
+            except RuntimeError:
+                raise LoopClosed from None
 
         self._writer = Writer(
             self.registry,
@@ -190,8 +193,8 @@ class Store:
     def _begun(self) -> None:
         self._refreshing = None
 
-    def _look(self) -> None:
-        """Another replica committed."""
+    def _look(self, revision: int | None) -> None:
+        """In the listener's thread: somebody committed, perhaps this replica itself."""
         writer = self._writer
-        if writer is not None:
+        if writer is not None and (revision is None or revision > writer.revision):
             writer.submit(Job(None))

@@ -259,7 +259,7 @@ class Transaction:
         if uid and uid != current.uid:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {current.uid}"
             raise conflict(r.group, r.plural, current.name, why)
-        if version and version != str(current.revision):
+        if version and version not in (str(current.revision), "0"):
             why = _MODIFIED
             if deleting:
                 why = (
@@ -289,6 +289,7 @@ class Transaction:
             meta.pop(field, None)
             if field in before:
                 meta[field] = before[field]
+        self._deletion.keep_held(current, meta)
         if current.cls.resource.status:
             obj.pop("status", None)
             if "status" in old:

@@ -35,6 +35,10 @@ _POLL = 1.0
 _LOST = (DatabaseError, InterfaceError, OSError)
 
 
+class LoopClosed(Exception):
+    """There is nobody left to tell."""
+
+
 @dataclass(slots=True)
 class Job:
     """A write, or (without `run`) the wish to know what others have committed."""
@@ -63,7 +67,8 @@ class Writer:
     def __init__(
         self, registry: Registry, database: Database, history: History, deliver: Callable[[News], None], replicas: bool
     ) -> None:
-        """`deliver` is called in the writer's thread, in commit order. `replicas`: others may write too."""
+        """`deliver` is called in the writer's thread, in commit order, and may raise LoopClosed. `replicas`: others may
+        write too."""
         self._registry = registry
         self._database = database
         self._history = history
@@ -94,6 +99,11 @@ class Writer:
         """Blocks."""
         self._thread.join()
 
+    @property
+    def revision(self) -> int:
+        """The newest known to the writer, its uncommitted group included."""
+        return self._state.revision
+
     # The thread
 
     def _main(self) -> None:
@@ -108,6 +118,8 @@ class Writer:
             self._deliver(news)
             while self._round():
                 pass
+        except LoopClosed:
+            log.warning("the event loop ended before the store was closed")
         finally:
             self._database.connection.close()
 
@@ -247,9 +259,7 @@ class Writer:
         return transaction.atomic(using=self._database.connection.alias, durable=True)
 
     def _fault(self, error: Exception) -> StatusError:
-        if self._committing and self._replicas:
-            why = "the connection to the database was lost during COMMIT"
-            return StatusError(
-                "Timeout", f"{why}: it is not known whether the write was stored; read it before trying again"
-            )
+        if self._committing:
+            message = "the database did not confirm the COMMIT, so that it is not known whether the write was stored"
+            return StatusError("Timeout", f"{message}; read it before trying again: {error}")
         return StatusError("ServiceUnavailable", f"the database did not take the write, nothing was stored: {error}")

@@ -132,6 +132,16 @@ async def test_what_is_held_is_terminating_until_its_last_user_goes(store: Store
     assert names(store) == {"u1", "u4"}
 
 
+async def test_a_client_cannot_end_what_is_held_by_sending_no_finalizers(store: Store) -> None:
+    await create(store, widget("a"))
+    await create(store, widget("u", uses=["a"]))
+    await delete(store, "a")
+    assert not (await finalize(store, "a")).gone
+    assert obj(store, "a")["metadata"]["finalizers"] == ["orch.ks-tool.dev/in-use"]
+    await delete(store, "u")
+    assert names(store) == set()
+
+
 async def test_a_user_that_is_itself_terminating_still_holds(store: Store) -> None:
     await create(store, widget("a"))
     await create(store, widget("u", uses=["a"]), "x.example/1")

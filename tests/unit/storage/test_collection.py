@@ -32,7 +32,8 @@ def test_it_equals_a_sorted_dictionary_after_every_change(changes: list[tuple[bo
             del model[key]
             collection.remove(*key)
         if len(model) % 50 == 0:
-            b",".join(collection.bodies(None))
+            collection.bodies(None)
+            collection.matches(None, lambda e, label=label: e.labels["l"] == label, label)  # type: ignore[misc]
     ordered = [model[key] for key in sorted(model)]
     assert len(collection) == len(model)
     assert collection.entries(None) == ordered
@@ -45,8 +46,8 @@ def test_it_equals_a_sorted_dictionary_after_every_change(changes: list[tuple[bo
         carriers = [e for e in ordered if e.labels["l"] == label]
         assert sorted(collection.labelled("l", label)) == [(e.namespace, e.name) for e in carriers]
         assert collection.entries(None, lambda e, label=label: e.labels["l"] == label) == carriers  # type: ignore[misc]
-        chosen = b",".join(collection.bodies(None, lambda e, label=label: e.labels["l"] == label))  # type: ignore[misc]
-        assert chosen == b",".join(e.body for e in carriers)
+        chosen = collection.matches(None, lambda e, label=label: e.labels["l"] == label, label)  # type: ignore[misc]
+        assert b",".join(chosen) == b",".join(e.body for e in carriers)
     for key in model:
         assert collection.get(*key) is model[key]
 
