@@ -153,7 +153,7 @@ class Session:
     async def _connect(self) -> None:
         """One connection from dialling to its end. Raises Ended, always."""
         try:
-            identity = certificates.load(self.config.pki)
+            identity = await asyncio.to_thread(certificates.load, self.config.pki)
             problem = identity.problem(datetime.fromtimestamp(self.now(), UTC))
         except AgentError as error:
             problem = error
