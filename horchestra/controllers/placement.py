@@ -50,5 +50,7 @@ def mounted(application: Json) -> set[str]:
     return {m["pv"] for m in application["spec"].get("volumeMounts") or [] if m.get("pv")}
 
 
-def _age(application: Json) -> tuple[str, str]:
-    return application["metadata"].get("creationTimestamp") or "", application["metadata"]["uid"]
+def _age(application: Json) -> tuple[str, str, str]:
+    """Creation is known to the second; of those made within one the name decides."""
+    meta = application["metadata"]
+    return meta.get("creationTimestamp") or "", meta.get("namespace", ""), meta["name"]

@@ -1,0 +1,46 @@
+from typing import Any
+
+from horchestra.controllers.persistentvolume import stated
+
+
+def volume(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "data", "uid": "u1"}, "spec": {"size": "1Gi", "node": "n1", **spec}, "status": {}}
+
+
+def report(uid: str, name: str = "data") -> dict[str, Any]:
+    return {"uid": uid, "name": name, "path": f"/v/{uid}", "bytes": 42, "phase": "Bound", "quota_enforced": False}
+
+
+def node(*reports: dict[str, Any]) -> dict[str, Any]:
+    return {"status": {"volumes": list(reports)}}
+
+
+def test_a_volume_waits_for_its_node() -> None:
+    status = stated(volume(), [], None)["status"]
+    assert (status["phase"], status["reason"]) == ("Pending", "NodeNotRegistered")
+
+
+def test_a_volume_is_bound_while_an_application_mounts_it() -> None:
+    assert stated(volume(), ["default/db"], node())["status"]["phase"] == "Bound"
+    assert stated(volume(), [], node())["status"]["phase"] == "Available"
+
+
+def test_where_it_lies_and_what_it_takes_come_from_the_node() -> None:
+    status = stated(volume(), [], node(report("u1")))["status"]
+    assert (status["path"], status["usedBytes"]) == ("/v/u1", 42)
+    assert {c["type"]: c["status"] for c in status["conditions"]} == {"QuotaEnforced": "False"}
+
+
+def test_kept_data_of_a_former_volume_of_the_name_is_pointed_out_with_the_line_that_takes_it_back() -> None:
+    (condition,) = stated(volume(), [], node(report("old")))["status"]["conditions"]
+    assert condition["type"] == "PreviousData"
+    assert "spec.adopt: old" in condition["message"]
+    assert stated(volume(adopt="old"), [], node(report("old")))["status"]["conditions"] == []
+
+
+def test_a_volume_that_is_being_deleted_names_its_users() -> None:
+    going = volume()
+    going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    status = stated(going, ["default/db", "team/db"], node())["status"]
+    assert status["phase"] == "Terminating"
+    assert "default/db, team/db" in status["message"]
