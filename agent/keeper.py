@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent import durable, launch, marks, ports, record, rootfs, secrets, starter, status, units, users
+from agent import durable, launch, marks, output, ports, record, rootfs, secrets, starter, status, units, users
 from agent.errors import AgentError
 from agent.images.credentials import RegistryCredentials
 from agent.images.pull import PullProgress, pull
@@ -804,6 +804,7 @@ class Keeper:
                 mountpoint.rmdir()
             directory.rmdir()
         _remove_tree(layout.open_secrets(uid))
+        output.forget(layout, uid)
 
 
 async def _held_ports(spec: ApplicationSpec) -> list[ports.Listener]:

@@ -1,7 +1,7 @@
 """Notices that the kernel killed for memory under cgroup v1, where systemd cannot tell it from any other SIGKILL.
 
-Source: Documentation/admin-guide/cgroup-v1/memory.rst, "OOM Control": an eventfd is signalled when the group runs out of
-memory, and once more when the group is removed. Under cgroup v2 systemd says oom-kill itself, and nothing is watched.
+Source: Documentation/admin-guide/cgroup-v1/memory.rst, "OOM Control": an eventfd is signalled when the group runs out
+of memory, and once more when the group is removed. Under cgroup v2 systemd says oom-kill itself; nothing is watched.
 """
 
 import asyncio

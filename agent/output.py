@@ -1,5 +1,7 @@
 """Where an application's standard output goes: a FIFO that the log pump (agent/logpump.py) carries to the journal."""
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -49,3 +51,15 @@ def install(layout: Layout) -> bool:
     durable.write_if_changed(program, Path(logpump.__file__).read_bytes(), 0o644)
     text = _UNIT.format(python=sys.executable, pump=program, fifos=directory(layout))
     return durable.write_if_changed(layout.units / UNIT, text.encode(), 0o644)
+
+
+def forget(layout: Layout, uid: str) -> None:
+    """Remove what belongs to an application, and have the pump close its end."""
+    fifo(layout, uid).unlink(missing_ok=True)
+    fifo(layout, uid).with_suffix(".unit").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # ENXIO: no pump is there to be told
+        control = os.open(directory(layout) / logpump.CONTROL, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(control, f"{uid}\n".encode())
+        finally:
+            os.close(control)

@@ -1,5 +1,6 @@
 """A node with the runtime in it, driven by files; see driver.py for the other end."""
 
+import base64
 import json
 import shutil
 import time
@@ -131,10 +132,14 @@ class Rig:
                 log = self.node.exec(
                     "journalctl", "-u", "driver", "-n", "30", "--no-pager", "-o", "cat", check=False
                 ).stdout
-                seen = (self.control / "reports.json").read_text() if (self.control / "reports.json").exists() else ""
+                seen = "\n".join(self._summaries())
                 raise AssertionError(f"did not {what} within {timeout} s; reports: {seen}\n{log}")
             time.sleep(0.02)
         return value
+
+    def _summaries(self) -> list[str]:
+        found = self.reports() if (self.control / "reports.json").exists() else {}
+        return [f"{name}: {[r['status'].get(k) for k in ('phase', 'reason', 'message')]}" for name, r in found.items()]
 
     def phase(self, name: str, phase: str, timeout: float = 15, generation: int | None = None) -> dict[str, Any]:
         """Wait until the application has that phase (of that generation); its status."""
@@ -166,9 +171,13 @@ class Rig:
         """Run a host program in the file systems of the application's process."""
         return self.node.exec("nsenter", "-t", str(self.pid(unit)), "-m", "-r", *argv).stdout
 
+    def strings(self, path: str) -> list[str]:
+        """A file of NUL-terminated strings, byte for byte (text mode would turn a CR into a newline)."""
+        raw = base64.b64decode(self.node.exec("base64", path).stdout)
+        return raw.decode().split("\0")[:-1]
+
     def environ(self, unit: str) -> dict[str, str]:
-        raw = self.node.exec("cat", f"/proc/{self.pid(unit)}/environ").stdout
-        return dict(item.split("=", 1) for item in raw.split("\0") if item)
+        return dict(item.split("=", 1) for item in self.strings(f"/proc/{self.pid(unit)}/environ"))
 
     def open_log(self, obj: dict[str, Any], **request: Any) -> Path:
         """Ask for lines; the path of what comes (suffix .out), `.end` when it ended."""
@@ -190,5 +199,5 @@ class Rig:
 
     def log_lines_without_agent(self, unit: str) -> list[str]:
         """What the unit wrote, read by journalctl itself."""
-        options = ("_TRANSPORT=stdout", f"_SYSTEMD_UNIT={unit}", "-o", "cat", "--no-pager", "-q")
+        options = (f"OBJECT_SYSTEMD_UNIT={unit}", "-o", "cat", "--no-pager", "-q")
         return self.node.exec("journalctl", *options, check=False).stdout.splitlines()

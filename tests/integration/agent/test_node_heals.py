@@ -1,7 +1,7 @@
 """What somebody kills, stops or edits on the node is put right; what runs beside it is not touched."""
 
-import json
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,8 +56,8 @@ def test_an_edited_unit_file_is_rewritten_without_a_restart(rig: Rig) -> None:
 
 def test_a_process_started_from_an_edited_file_is_started_anew(rig: Rig) -> None:
     text = rig.node.exec("cat", FILE).stdout
-    command = f"sed -i 's/^Environment=\"PATH=.*/&\\nEnvironment=EVIL=1/' {FILE}; systemctl daemon-reload; systemctl restart {UNIT}"
-    rig.node.exec("sh", "-c", command)
+    edit = f"sed -i 's/^Environment=\"PATH=.*/&\\nEnvironment=EVIL=1/' {FILE}"
+    rig.node.exec("sh", "-c", f"{edit}; systemctl daemon-reload; systemctl restart {UNIT}")
     rig.until(lambda: rig.node.exec("cat", FILE).stdout == text, "rewrite", 12)
     rig.until(lambda: rig.pid(UNIT) and "EVIL" not in rig.environ(UNIT), "restart without the edit", 12)
 
@@ -98,7 +98,7 @@ def test_an_agent_restart_keeps_every_process(rig: Rig) -> None:
 
 
 def test_an_upgrade_with_another_rendering_keeps_every_process(rig: Rig) -> None:
-    """An older agent wrote another text; the new one rewrites it and restarts nothing, also what restarted meanwhile."""
+    """An older agent wrote another text; the new one rewrites it and restarts nothing, not even what began anew."""
     text = rig.node.exec("cat", FILE).stdout
     rig.stop_agent()
     older = text.replace("KeyringMode=private\n", "")

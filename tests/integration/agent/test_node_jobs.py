@@ -75,8 +75,10 @@ def test_a_program_that_does_not_exist_is_explained(rig: Rig) -> None:
 
 
 def test_a_memory_limit_that_kills_is_named(rig: Rig) -> None:
-    rig.apply(application("hungry", "docker.io/lab/no-user:1", command=["/bin/sh", "-c", "sleep 1; exec tail -c 190000000 /dev/zero"],
-                          resources={"limits": {"memory": "16Mi"}}))  # fmt: skip
+    command = ["/bin/sh", "-c", "sleep 1; exec tail -c 190000000 /dev/zero"]
+    rig.apply(
+        application("hungry", "docker.io/lab/no-user:1", command=command, resources={"limits": {"memory": "16Mi"}})
+    )
     status = rig.until(lambda: (s := rig.status("hungry")).get("reason") == "CrashLoopBackOff" and s, "tell", 30)
     assert "its memory limit of 16Mi (OOMKilled)" in status["message"]
     assert status["exitCode"] == 137

@@ -1,5 +1,8 @@
 """An application becomes a live unit, is told truthfully, and stays."""
 
+import base64
+import json
+
 import pytest
 
 from tests.integration.agent.rig import Rig, application, volume
@@ -34,6 +37,32 @@ def test_the_example_runs_as_it_is_written(rig: Rig) -> None:
     )
     rig.apply(app, volume("pg-data"))
     rig.ready("postgres-18", 60)
-    log = rig.log(app).decode()
-    assert "ready to accept connections" in log
-    assert rig.conditions("postgres-18")["SharedUid"]["status"] == "True" or True
+    connect = "import socket; socket.create_connection(('127.0.0.1', 5432), 3)"
+    rig.until(lambda: rig.node.exec("python3", "-c", connect, check=False).returncode == 0, "serve", 30)
+    assert b"ready to accept connections" in rig.log(app)
+
+
+def test_a_node_with_everything_comes_back_by_itself_and_the_agent_changes_nothing(rig: Rig) -> None:
+    rig.stop_agent()
+    rig.node.power_cut()
+    rig.node.start()
+    rig.node.wait_ready()
+    units = ("horchestra-app-postgres-18.service", "horchestra-app-first.service")
+    rig.until(lambda: all(rig.pid(unit) for unit in units), "start at boot", 15)
+    before = [rig.show(unit, "InvocationID") for unit in units]
+    counts = {name: rig.status(name)["restartCount"] for name in ("postgres-18", "first")}
+    rig.start_agent()
+    rig.ready("postgres-18")
+    rig.ready("first")
+    assert [rig.show(unit, "InvocationID") for unit in units] == before
+    assert {name: rig.status(name)["restartCount"] - 1 for name in counts} == counts
+
+
+def test_the_node_tells_what_it_is_and_has(rig: Rig) -> None:
+    [told, *_] = [json.loads(base64.b64decode(m["nodeJson"])) for m in rig.messages("node") if "nodeJson" in m]
+    assert told["nodeInfo"]["containerRuntimeVersion"] == "systemd://252"
+    assert told["nodeInfo"]["machineID"] == rig.node.exec("cat", "/etc/machine-id").stdout.strip()
+    assert {a["address"] for a in told["addresses"]} == {rig.node.address, "sav-01"}
+    assert int(told["capacity"]["memory"]) > 1 << 28
+    states = {c["type"]: c["status"] for c in told["conditions"]}
+    assert states == {"LimitsEnforced": "True", "SecretsSealed": "True"}

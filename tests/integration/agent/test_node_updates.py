@@ -102,8 +102,8 @@ def test_removal_takes_everything_but_the_data(rig: Rig) -> None:
     root = rig.show("horchestra-app-gone.service", "RootDirectory")
     rig.apply(pv, removals=[removal(app)])
     rig.until(lambda: app["metadata"]["uid"] in rig.removed(), "acknowledge", 20)
-    left = rig.node.exec("sh", "-c", f"ls -d {root} /etc/systemd/system/*gone* /run/horchestra/*/{app['metadata']['uid']}",
-                         check=False).stdout  # fmt: skip
+    traces = f"{root} /etc/systemd/system/*gone* /run/horchestra/*/{app['metadata']['uid']}*"
+    left = rig.node.exec("sh", "-c", f"ls -d {traces}", check=False).stdout
     assert left == ""
     assert app["metadata"]["uid"] not in rig.node.exec("findmnt", "-n").stdout
     assert rig.show("horchestra-app-gone.service", "LoadState") == "not-found"
