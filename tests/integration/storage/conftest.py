@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,10 +86,19 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> PostgresServer:
-    """A server with a migrated database `template` to copy."""
-    migrate(tmp_path_factory.mktemp("unused"), postgres_server.create_database("template"))
-    return postgres_server
+def postgres_database(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """URL of a migrated database; each test empties it."""
+    url = postgres_server.create_database("store")
+    migrate(tmp_path_factory.mktemp("unused"), url)
+    return url
+
+
+def empty(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        others = "datname = current_database() AND pid <> pg_backend_pid()"
+        connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}".encode())
+        connection.execute("TRUNCATE horchestra_object, horchestra_revision")
+        connection.execute("UPDATE horchestra_counter SET value = 0, compacted = 0, lineage = gen_random_uuid()")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -99,11 +107,8 @@ def estate(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Estate]:
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "db.sqlite3")
     else:
-        server: PostgresServer = request.getfixturevalue("postgres_template")
-        name = f"t{uuid.uuid4().hex}"
-        with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE template")
-        url = server.url(name)
+        url = request.getfixturevalue("postgres_database")
+        empty(url)
     made = Estate(tmp_path, url)
     yield made
     connections.close_all()

@@ -193,7 +193,7 @@ async def test_dependents_go_with_their_owner(store: Store) -> None:
 async def test_a_long_chain_of_owners_is_collected(store: Store) -> None:
     def chain(t: Any) -> Json:
         first = last = t.create(Widget, widget("c0"), OPTIONS).obj
-        for i in range(1, 1500):
+        for i in range(1, 1100):
             last = t.create(Widget, owned(f"c{i}", last), OPTIONS).obj
         return first  # type: ignore[no-any-return]
 
