@@ -85,7 +85,7 @@ def check(bundle: Bundle, identity: Identity, say: Say = print) -> None:
     say(f"DNS   ok: {host} is {', '.join(sorted({a[0] for a in addresses}))}")
     with _dial(host, port) as plain:
         say(f"TCP   ok: {plain.getpeername()[0]}:{port} accepts connections")
-        server = _handshake(plain, bundle, host)
+        server = _handshake(plain, bundle, identity, host)
     say("TLS   ok: the controller and this node's certificate trust each other")
     _check_clock(identity, server)
     say("clock ok: both certificates are valid now")
@@ -120,7 +120,7 @@ def _dial(host: str, port: int) -> socket.socket:
         raise AgentError("TCP", f"{host}:{port} cannot be reached: {error.strerror}") from error
 
 
-def _handshake(plain: socket.socket, bundle: Bundle, host: str) -> bytes:
+def _handshake(plain: socket.socket, bundle: Bundle, identity: Identity, host: str) -> bytes:
     """The controller's certificate (DER), whatever its dates and names say."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -145,11 +145,24 @@ def _handshake(plain: socket.socket, bundle: Bundle, host: str) -> bytes:
             "it is another controller, or something in between opens TLS"
         ) from error  # fmt: skip
     except ssl.SSLError as error:
-        raise AgentError(
-            "TLS", f"the controller refuses this node's certificate ({error.reason}): {certificates.REJOIN}"
-        ) from error
+        raise _refused(identity, error) from error
     except OSError as error:
         raise AgentError("TLS", f"{host} does not speak TLS as a controller does ({error}): check the port") from error
+
+
+def _refused(identity: Identity, error: ssl.SSLError) -> AgentError:
+    """The controller does not take this node's certificate: because of the clocks, or for good."""
+    problem = identity.problem(datetime.now(UTC))
+    if problem is not None:
+        return AgentError("clock", problem.message)
+    if "EXPIRED" in (error.reason or ""):
+        words = f"by the controller's clock this node's certificate is not valid now; this host's says {_now()}"
+        return AgentError("clock", f"{words}: set the clock that is wrong, else {certificates.REJOIN}")
+    return AgentError("TLS", f"the controller refuses this node's certificate ({error.reason}): {certificates.REJOIN}")
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _check_clock(identity: Identity, server: bytes) -> None:
@@ -161,7 +174,7 @@ def _check_clock(identity: Identity, server: bytes) -> None:
     if not begins <= now <= ends:
         raise AgentError(
             "clock", f"the controller's certificate is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, this host's "
-            f"clock says {now:%Y-%m-%d %H:%M:%S} UTC: set the clock (timedatectl), or restart the controller"
+            f"clock says {_now()}: set the clock (timedatectl), or restart the controller"
         )  # fmt: skip
 
 

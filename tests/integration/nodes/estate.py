@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +33,6 @@ from horchestra.storage.store import Store
 from tests.integration.nodes.standin import StandIn
 
 WRITE = WriteOptions(user=SYSTEM)
-
-
-async def eventually(fact: Callable[[], Any], seconds: float = 10) -> Any:
-    """Wait until `fact` holds; its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := fact()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"never came true within {seconds} s")
-        await asyncio.sleep(0.01)
-    return value
 
 
 class Controller:

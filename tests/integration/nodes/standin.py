@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from horchestra.apimachinery.desired import DesiredState, LogRequest
 from proto import node_pb2 as pb
+
+
+async def eventually(fact: Callable[[], Any], seconds: float = 10) -> Any:
+    """Wait until `fact` holds; its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := fact()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came true within {seconds} s")
+        await asyncio.sleep(0.01)
+    return value
 
 
 class StandIn:

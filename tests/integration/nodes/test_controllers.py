@@ -12,7 +12,8 @@ from horchestra.kinds.namespace import Namespace
 from horchestra.kinds.persistentvolume import PersistentVolume
 from horchestra.storage.options import DeleteOptions
 from tests.integration.nodes.conftest import Join
-from tests.integration.nodes.estate import Controller, application, eventually
+from tests.integration.nodes.estate import Controller, application
+from tests.integration.nodes.standin import eventually
 
 
 def reason(controller: Controller, name: str) -> str:

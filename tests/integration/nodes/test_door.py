@@ -20,7 +20,8 @@ from horchestra.pki.ca import CertificateAuthority, Issued
 from proto import node_pb2 as pb
 from proto.node_pb2_grpc import NodeStub
 from tests.integration.nodes.conftest import Join
-from tests.integration.nodes.estate import Controller, eventually
+from tests.integration.nodes.estate import Controller
+from tests.integration.nodes.standin import eventually
 
 EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 HELLO = pb.AgentMessage(hello=pb.Hello(agent_version="0", machine_id="m9", boot_id="b9"))

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 from tests.integration.nodes.conftest import Join
-from tests.integration.nodes.estate import Agent, Controller, eventually
+from tests.integration.nodes.estate import Agent, Controller
+from tests.integration.nodes.standin import eventually
 
 ACCEPT = "orch.ks-tool.dev/accept-lineage"
 ADOPT = "orch.ks-tool.dev/adopt"

@@ -14,7 +14,8 @@ import pytest
 from horchestra.nodes import sessions
 from horchestra.storage.watch import Event, Subscription
 from tests.integration.nodes.conftest import Join
-from tests.integration.nodes.estate import Agent, Controller, eventually
+from tests.integration.nodes.estate import Agent, Controller
+from tests.integration.nodes.standin import eventually
 
 
 async def running(controller: Controller, join: Join) -> Agent:

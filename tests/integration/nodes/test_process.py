@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.nodes.estate import Agent, eventually, install
+from tests.integration.nodes.estate import Agent, install
+from tests.integration.nodes.standin import eventually
 from tests.lab.paths import PROJECT
 
 

@@ -7,7 +7,8 @@ import base64
 
 from horchestra.kinds.noderemoval import NodeRemoval
 from tests.integration.nodes.conftest import Join
-from tests.integration.nodes.estate import Controller, eventually
+from tests.integration.nodes.estate import Controller
+from tests.integration.nodes.standin import eventually
 
 
 def secret(name: str, value: str = "x") -> dict[str, object]:

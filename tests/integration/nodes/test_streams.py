@@ -10,7 +10,8 @@ from horchestra.apimachinery.desired import LogRequest
 from horchestra.apimachinery.errors import StatusError
 from horchestra.nodes import streams
 from tests.integration.nodes.conftest import Join
-from tests.integration.nodes.estate import Agent, Controller, eventually
+from tests.integration.nodes.estate import Agent, Controller
+from tests.integration.nodes.standin import eventually
 
 REQUEST = LogRequest(uid="u", namespace="default", name="web", follow=True).model_dump_json().encode()
 
