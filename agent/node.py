@@ -119,8 +119,9 @@ class NodeRuntime:
     # The session's side
 
     async def apply(self, desired: DesiredState, lineage: str, revision: int, digest: str) -> None:
-        """Make `desired` the truth of this node; it is on disk when this returns. An older revision changes nothing."""
-        if lineage == self._lineage and (revision < self._revision or digest == self._digest):
+        """Make `desired` the truth of this node; it is on disk when this returns. The session has judged its age: after
+        an accepted restore an older revision comes rightly."""
+        if lineage == self._lineage and digest == self._digest:
             return
         stored = {"lineage": lineage, "revision": revision, "digest": digest, "desired": _without_values(desired)}
         await asyncio.to_thread(durable.write, self._layout.desired, json.dumps(stored).encode())
