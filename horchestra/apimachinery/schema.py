@@ -109,7 +109,7 @@ class _Shape:
         if isinstance(value, dict):
             for name, default in self.defaults:
                 if name not in value:
-                    value[name] = copy.deepcopy(default) if default.__class__ in (dict, list) else default
+                    value[name] = {} if default == {} else copy.deepcopy(default)
             for name, shape in self.defaulted:
                 if name in value:
                     shape.fill(value[name])
