@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from horchestra.apimachinery import codec
 from horchestra.apimachinery.admission import User
@@ -21,7 +21,7 @@ from horchestra.storage.store import Store
 
 from . import discovery, health, openapi, response, reviews
 from .exchange import Receive, Scope, Send
-from .metrics import REQUESTS
+from .metrics import requests
 from .reading import VARY, Reader
 from .request import TRUE, Request, header_map, parse_query
 from .response import Headers, Response, Stream
@@ -88,7 +88,7 @@ class APIServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"nothing here speaks {scope['type']}")
-        call = Call(str(uuid4()), scope, header_map(scope["headers"]))
+        call = Call(_request_id(), scope, header_map(scope["headers"]))
         try:
             result = await self._handle(call, receive)
         except StatusError as error:
@@ -256,7 +256,7 @@ class APIServer:
         a = call.attributes
         code = result.code if isinstance(result, Response) else 200
         group, resource = (a.group, a.resource) if call.served else ("", "")
-        REQUESTS.labels(a.verb, group, resource, code).inc()
+        requests(a.verb, group, resource, code).inc()
         if a.verb not in MUTATIONS and code not in (401, 403):
             return
         client = call.scope["client"]
@@ -280,6 +280,12 @@ class APIServer:
                 agent=call.headers.get(b"user-agent", b"").decode("latin-1")[:200],
             )
         )
+
+
+def _request_id() -> str:
+    """A random UUID (RFC 9562, version 4), as Kubernetes' Audit-Id; the uuid module takes four times as long."""
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
 def _identity(scope: Scope) -> tuple[User, float | None]:

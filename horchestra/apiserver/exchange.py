@@ -110,6 +110,7 @@ class Exchange:
             log.exception("request failed: %s %s", self._method, self.scope["path"])
             self.failed = True
         finally:
+            del self.scope["extensions"]["write"]  # else scope and exchange hold each other, and wait for the collector
             self.failed = self.failed or not self.written
             self._connection.finished(self)
 

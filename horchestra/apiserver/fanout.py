@@ -27,6 +27,8 @@ T = TypeVar("T")
 GATHER = 100e-6
 """Seconds of gathering for each watcher: at 1,000 watchers 0.1 s."""
 LONGEST_GATHER = 0.1
+REST = 1.0
+"""Time left to everything else, as a part of what telling everybody took."""
 AT_ONCE = 100
 """Watchers written to before other requests get their turn."""
 PENDING = 8 * 1024 * 1024
@@ -129,8 +131,11 @@ class Fanout:
                     await self._bookmark()
                     next_bookmark = loop.time() + random.uniform(*BOOKMARK_EVERY)
                     continue
+                started = loop.time()
                 await self._broadcast(batch)
-                await asyncio.sleep(min(GATHER * len(self._members), LONGEST_GATHER))
+                took = loop.time() - started
+                gather = min(GATHER * len(self._members), LONGEST_GATHER)
+                await asyncio.sleep(max(gather - took, took * REST))
         except StatusError as error:
             self.end(error)
         except StopAsyncIteration:
@@ -150,7 +155,7 @@ class Fanout:
 
     async def _bookmark(self) -> None:
         """Tells how far everybody has been told everything."""
-        # A new subscription makes the cache hand out what it gathers: after one more look nothing up to `at` is missing.
+        # A new subscription makes the cache hand out what it gathers: one more look, and nothing up to `at` is missing.
         self._cache.subscribe(*self._scope).close()
         at = self._cache.revision
         batch = await _within(asyncio.get_running_loop().time() + _SETTLED, self._subscription.next_batch())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 REGISTRY = CollectorRegistry()
@@ -25,6 +27,14 @@ STORE_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
     registry=REGISTRY,
 )
+
+
+@lru_cache(maxsize=1024)
+def requests(verb: str, group: str, resource: str, code: int) -> Counter:
+    """The counter of these labels; looking it up in the library costs more than counting."""
+    return REQUESTS.labels(verb, group, resource, code)
+
+
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from horchestra.apimachinery.errors import StatusError
@@ -10,8 +10,7 @@ from horchestra.apimachinery.errors import StatusError
 NAMESPACE_SUBRESOURCES = frozenset(("status", "finalize"))
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """`plural` is "" for what is not a resource; then `path` alone counts (no trailing slash)."""
 
     path: str

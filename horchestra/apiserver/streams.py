@@ -67,11 +67,11 @@ class Streams:
         try:
             source = Source(await self._sessions.open_stream(node, "logs", wanted))
         except BaseException:
-            self._open[user] -= 1
+            self._release(user)
             raise
 
         async def close() -> None:
-            self._open[user] -= 1
+            self._release(user)
             await source.close()
 
         try:
@@ -80,6 +80,11 @@ class Streams:
             await close()
             raise
         return Stream(lambda write: self._run(source, request, write), content_type=b"text/plain", close=close)
+
+    def _release(self, user: str) -> None:
+        self._open[user] -= 1
+        if not self._open[user]:
+            del self._open[user]
 
     async def _run(self, source: Source, request: Request, write: Write) -> None:
         """Copies until the source ends, the client leaves, the identity ends, the decision is withdrawn or we close."""
@@ -165,7 +170,7 @@ async def _client_gone(request: Request) -> None:
 def node_of(application: Entry) -> str:
     """Raises StatusError BadRequest when the application is on no node."""
     spec, status = application.obj["spec"], application.obj.get("status", {})
-    node = status.get("node") or spec.get("nodeName")
+    node = spec.get("nodeName") or status.get("node")
     if not node:
         where = f'application "{application.namespace}/{application.name}"'
         raise StatusError("BadRequest", f"{where} is not placed on a node yet, so it has no logs")

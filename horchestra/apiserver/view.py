@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from horchestra.apimachinery.meta import APIObject
 from horchestra.apimachinery.registry import Registry, Resource
@@ -75,4 +76,9 @@ def view(registry: Registry, group: str, version: str, plural: str) -> View | No
         applications = registry.route(*pods.APPLICATIONS)
         return None if applications is None else View(applications, pods.Pod, pods.project)
     cls = registry.route(group, version, plural)
-    return None if cls is None else View(cls, cls)
+    return None if cls is None else _plain(cls)
+
+
+@lru_cache(maxsize=256)
+def _plain(cls: type[APIObject]) -> View:
+    return View(cls, cls)

@@ -29,7 +29,8 @@ class ClientCertificate:
 def read(der: bytes) -> ClientCertificate:
     """CN is the user, each O a group (as Kubernetes has it).
 
-    The chain was verified by TLS when the connection was made; the time is the caller's to check. Raises StatusError Unauthorized when no identity can be read from it.
+    The chain was verified by TLS when the connection was made; the time is the caller's to check.
+    Raises StatusError Unauthorized when no identity can be read from it.
     """
     try:
         certificate = x509.load_der_x509_certificate(der)

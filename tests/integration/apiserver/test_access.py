@@ -104,8 +104,8 @@ async def test_methods_that_a_resource_does_not_have(admin: Wire) -> None:
 
 
 async def test_mutations_and_denials_are_written_down_and_reads_are_not(admin: Wire, door: Door) -> None:
-    await admin.ask("POST", "/api/v1/namespaces/default/secrets?dryRun=All", secret("db", password="hunter2"))
-    answer = await admin.ask("POST", "/api/v1/namespaces/default/secrets", secret("db", password="hunter2"))
+    await admin.ask("POST", "/api/v1/namespaces/default/secrets?dryRun=All", secret("db", key="hunter2"))
+    answer = await admin.ask("POST", "/api/v1/namespaces/default/secrets", secret("db", key="hunter2"))
     await admin.ask("GET", "/api/v1/namespaces/default/secrets/db")
     await (await door.wire("alice", ())).ask("GET", "/api/v1/namespaces/default/secrets/db")
     first, second, third = door.audit

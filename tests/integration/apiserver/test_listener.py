@@ -252,9 +252,14 @@ async def test_a_certificate_of_another_ca_is_refused(
 ) -> None:
     stranger = Certificates.make(tmp_path).client("mallory", ["system:masters"])
     context = certificates.client_context(stranger)
+    port = (await serving(echo)).port
+
+    async def knock() -> None:
+        # In TLS 1.3 the client's handshake ends before the server has looked at its certificate.
+        await (await Wire.connect(port, context)).ask("GET", "/")
+
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-        wire = await Wire.connect((await serving(echo)).port, context)
-        await wire.ask("GET", "/")
+        await knock()
 
 
 async def test_tls_1_2_is_not_spoken(serving: Serve, plain: ssl.SSLContext) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from horchestra.apiserver import fanout
 
-from .door import Door
+from .door import WRITE, Door
 from .test_verbs import APPS, MERGE, application, reason
 from .wire import Wire
 
@@ -38,7 +38,6 @@ async def named(wire: Wire) -> tuple[str, str]:
 async def settle(door: Door, name: str) -> None:
     """Removes an application for good, as its node's confirmation does."""
     cls = door.store.registry.kind("orch.ks-tool.dev/v1", "Application")
-    from .door import WRITE
 
     def without(old: dict[str, Any]) -> dict[str, Any]:
         return {**old, "metadata": {**old["metadata"], "finalizers": []}}
@@ -222,3 +221,34 @@ async def test_a_reader_that_is_too_slow_is_told_to_list_again(admin: Wire, door
     while (line := await asyncio.wait_for(wire.line(), 10)) is not None:
         last = line
     assert (last["type"], last["object"]["code"]) == ("ERROR", 410)
+
+
+async def test_watches_that_begin_at_any_moment_see_every_change_once(door: Door) -> None:
+    cls = door.store.registry.kind("v1", "ConfigMap")
+    path = "/api/v1/namespaces/default/configmaps"
+    log: list[tuple[int, str]] = []
+    watches: list[tuple[int, bool, Wire]] = []
+
+    async def write() -> None:
+        for number in range(150):
+            name = f"c{number}"
+            labels = {"odd": str(number % 2)}
+            meta = {"name": name, "namespace": "default", "labels": labels}
+            written = await door.store.create(cls, {"metadata": meta}, WRITE)
+            log.append((int(written.obj["metadata"]["resourceVersion"]), name))
+
+    writing = asyncio.create_task(write())
+    while not writing.done():
+        since, odd = door.store.watch.revision, len(watches) % 2 == 1
+        query = f"resourceVersion={max(since - 5, 1)}" + ("&labelSelector=odd%3D1" if odd else "")
+        watches.append((max(since - 5, 1), odd, await watch(door, query, path)))
+    await writing
+    assert len(watches) > 10
+    for since, odd, wire in watches:
+        expected = [(at, name) for at, name in log if at > since and (not odd or int(name[1:]) % 2)]
+        seen = []
+        while len(seen) < len(expected):
+            kind, obj = await event(wire)
+            assert kind == "ADDED"
+            seen.append((int(obj["metadata"]["resourceVersion"]), obj["metadata"]["name"]))
+        assert seen == expected

@@ -93,7 +93,9 @@ def test_what_is_damaged_is_a_bad_request(body: bytes) -> None:
 @settings(max_examples=300)
 @given(st.binary(max_size=200), st.sampled_from(["Secret", "ConfigMap", "Namespace", "DeleteOptions", "Eviction"]))
 def test_no_bytes_can_do_more_than_fail(raw: bytes, kind: str) -> None:
+    outcome: Any
     try:
-        assert decode(envelope("v1", kind, raw))["kind"] == kind
+        outcome = decode(envelope("v1", kind, raw))["kind"]
     except StatusError as error:
-        assert error.code == 400
+        outcome = error.code
+    assert outcome in (kind, 400)
