@@ -46,6 +46,7 @@ _PORT_RETRY = 2.0
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 300.0
 _START_SECONDS = 60.0
 _PULL_REPORT_SECONDS = 2.0
+_COUNT_SECONDS, _COUNTED_AFTER = 0.3, 3_000_000
 _MAX_STEPS = 20
 
 
@@ -316,7 +317,13 @@ class Keeper:
         if self.unit.running and not seen.runs_edited and self.unit.invocation != self.record.invocation:
             self.record.invocation = self.unit.invocation
             self._save()
-        return step, _pause(wanted, seen, spec)
+        pause = _pause(wanted, seen, spec)
+        return step, min(pause, _COUNT_SECONDS) if self._is_counting() else pause
+
+    def _is_counting(self) -> bool:
+        """The oneshot began so lately that it may not have written its counters yet; systemd tells nobody when it does."""
+        began = self._starting.started_mono
+        return self._starting.active == "activating" and time.monotonic_ns() // 1000 - began < _COUNTED_AFTER
 
     # Doing
 
