@@ -193,7 +193,9 @@ def stated(obj: dict[str, Any], uid: str, verdict: Verdict) -> dict[str, Any]:
     )
     status = {**stored, "conditions": merge(conditions, [scheduled]), "node": node if verdict.scheduled else ""}
     phase, reason = stored.get("phase", "Pending"), stored.get("reason", "")
-    if phase == "Pending" and reason in WAITING:
+    # A report has the generation it speaks of: its PortConflict is a process of the host, and the node's to clear.
+    is_nodes_word = verdict.scheduled and bool(stored.get("observedGeneration"))
+    if phase == "Pending" and reason in WAITING and not is_nodes_word:
         status |= {"phase": "Pending", "reason": verdict.reason, "message": verdict.message}
     elif verdict.reason == "NodeNotRegistered" and phase in ("Pulling", "Starting", "Running"):
         status |= {"phase": "Unknown", "reason": verdict.reason, "message": verdict.message}

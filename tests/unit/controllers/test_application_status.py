@@ -27,6 +27,13 @@ def test_a_reason_of_the_nodes_own_is_not_overwritten_while_pending() -> None:
     assert status["reason"] == "SecretMissing"
 
 
+def test_a_reason_that_node_and_controller_share_stays_when_the_node_has_said_it() -> None:
+    said = app(phase="Pending", reason="PortConflict", message="held by pid 7", node="n1", observedGeneration=1)
+    assert stated(said, "u1", READY)["status"]["message"] == "held by pid 7"
+    mine = app(phase="Pending", reason="PortConflict", message="taken by application", node="")
+    assert stated(mine, "u1", READY)["status"]["reason"] == "WaitingForNode"
+
+
 def test_a_moved_application_forgets_what_its_old_node_said() -> None:
     moved = app(phase="Running", node="n0", addresses=["10.0.0.1"], restartCount=3)
     status = stated(moved, "u1", READY)["status"]
