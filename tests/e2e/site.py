@@ -57,7 +57,9 @@ class Space:
             status = obj.get("status") or {}
             generation = obj["metadata"].get("generation")
             seen = status.get("currentRevision" if phase == "Running" else "observedGeneration")
-            return seen in (None, generation) and status.get("phase") == phase and reason in (None, status.get("reason"))
+            return (
+                seen in (None, generation) and status.get("phase") == phase and reason in (None, status.get("reason"))
+            )
 
         until(reached, f"{name} {phase} {reason or ''}", seconds, lambda: self.explain(name))
         return self.status(name)

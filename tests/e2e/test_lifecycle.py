@@ -34,7 +34,9 @@ def test_the_status_says_where_and_what_runs(space: Space, machine: Machine) -> 
     assert status["observedGeneration"] == 1
     space.ready("web")
     kinds = {c["type"]: c["status"] for c in space.status("web")["conditions"]}
-    assert {"Scheduled", "ImageReady", "VolumesReady", "Started", "Ready"} <= {k for k, v in kinds.items() if v == "True"}
+    assert {"Scheduled", "ImageReady", "VolumesReady", "Started", "Ready"} <= {
+        k for k, v in kinds.items() if v == "True"
+    }
     table = space.kubectl("get", "app", "web", "-o", "wide").splitlines()
     assert table[0].split() == ["NAME", "IMAGE", "STATUS", "RESTARTS", "AGE", "NODE", "IP", "PORTS", "MESSAGE"]
     assert table[1].split()[:4] == ["web", "docker.io/lab/no-user:1", "Running", "0"]
@@ -86,7 +88,8 @@ def test_what_it_was_started_with_restarts_it(space: Space, machine: Machine) ->
         before = machine.invocations()[space.unit("web")]
         space.kubectl("patch", "app", "web", "--type=merge", "-p", f'{{"spec": {patch}}}')
         until(
-            lambda before=before: machine.invocations().get(space.unit("web"), before) != before, f"restarted by {patch}"
+            lambda before=before: machine.invocations().get(space.unit("web"), before) != before,
+            f"restarted by {patch}",
         )
         space.phase("web", "Running")
     assert machine.environ("web", space.namespace)["COLOUR"] == "blue"
