@@ -80,15 +80,26 @@ async def run(configured: Config) -> None:
             pulls=configured.limits.pulls,
         )
     )
+    failure: AgentError | None = None
     await runtime.start()
     session = Session(configured, runtime, Machine.here())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, session.stop)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(runtime.run())
-        await session.run()
-        running.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(runtime.run())
+            await session.run()
+            running.cancel()
+    except* AgentError as group:
+        failure = _first(group)
+    if failure is not None:
+        raise failure
+
+
+def _first(group: BaseExceptionGroup[AgentError]) -> AgentError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def status(configured: Config, checking: bool) -> int:

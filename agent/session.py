@@ -35,6 +35,8 @@ log = logging.getLogger("horchestra.session")
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 FIRST_WAIT = 0.5
+CERTIFICATE_SECONDS = 3600.0
+"""How often the certificate's age is looked at."""
 
 OPTIONS = [
     ("grpc.keepalive_time_ms", 5000),
@@ -95,9 +97,10 @@ class Session:
         """Returns after `stop()`. Raises AgentError when the node's state on disk cannot be used."""
         self.say("alone", "Starting", f"dialling {self.config.endpoint}")
         async with asyncio.TaskGroup() as tasks:
-            collecting = tasks.create_task(self._collect())
+            helping = [tasks.create_task(self._collect()), tasks.create_task(self._watch_certificate())]
             await self._dial()
-            collecting.cancel()
+            for task in helping:
+                task.cancel()
 
     def stop(self) -> None:
         """Say goodbye and end: the controller then knows that the node was not lost."""
@@ -112,6 +115,17 @@ class Session:
                 message.node.node_json = self.node_status()
             self.outbox.put(message)
         raise AgentError("RuntimeEnded", "the node's runtime stopped reporting")
+
+    async def _watch_certificate(self) -> None:
+        """A session may outlive the day on which the certificate's end comes near."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_SECONDS)
+            with contextlib.suppress(AgentError):
+                identity = await asyncio.to_thread(certificates.load, self.config.pki)
+                self._look_at(identity)
+
+    def _look_at(self, identity: certificates.Identity) -> None:
+        self.set_condition("CertificateExpiring", identity.expiring(datetime.fromtimestamp(self.now(), UTC)))
 
     async def _dial(self) -> None:
         wait = FIRST_WAIT
@@ -159,7 +173,7 @@ class Session:
             problem = error
         if problem:
             raise Ended(problem.reason, problem.message, LONG_WAIT)
-        self.set_condition("CertificateExpiring", identity.expiring(datetime.fromtimestamp(self.now(), UTC)))
+        self._look_at(identity)
         credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
         async with grpc.aio.secure_channel(self.config.endpoint, credentials, options=OPTIONS) as channel:
             try:

@@ -104,6 +104,9 @@ class Session:
                     task.cancel()
             for task in done:
                 task.result()
+            await self._reporter.flush()
+        except StatusError as error:  # the store is away; the node says everything again when it is back
+            self.farewell = f"ended, since nothing could be stored: {error.message}"
         finally:
             self._sessions.ended(self)
             self.over.set()
@@ -112,6 +115,7 @@ class Session:
         """The one writer: bye, stream requests, the desired state, else a heartbeat. Returns after a bye."""
         sequence = 0
         due = time.monotonic() + HEARTBEAT_SECONDS
+        quiet = 0.0
         while True:
             if self._bye is None and not self._asked and not self._changed:
                 self._wake.clear()
@@ -128,9 +132,10 @@ class Session:
             while self._asked:
                 await self._write(pb.ControllerMessage(open_stream=self._asked.popleft()))
             if self._changed:
-                await asyncio.sleep(DEBOUNCE_SECONDS)
+                await asyncio.sleep(quiet - time.monotonic())  # after a pause at once, else what came meanwhile as one
                 self._changed = False
                 await self._send_desired()
+                quiet = time.monotonic() + DEBOUNCE_SECONDS
 
     async def _write(self, message: pb.ControllerMessage) -> None:
         await self._context.write(message)

