@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 STREAMS_PER_USER = 20
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 MUTATIONS = frozenset(("create", "update", "patch", "delete", "deletecollection"))
 _WRITE_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 _CACHE_CONTROL = (b"cache-control", b"no-cache, private")
@@ -95,6 +97,9 @@ class APIServer:
             result = response.failure(error)
         except ConnectionError:
             raise
+        except asyncio.CancelledError:
+            self._account(call, Response(code=500, reason="Cancelled"))  # what it began may still be done
+            raise
         except Exception:
             log.exception("request %s failed: %s %s", call.id, scope["method"], scope["path"])
             result = response.failure(
@@ -122,6 +127,8 @@ class APIServer:
             if user is ANONYMOUS:
                 raise _unauthorized() from None
             raise
+        if user is not ANONYMOUS:
+            _refuse_strangers(scope["method"], call.headers)
         request = call.request = Request(
             call.id, scope["method"], route, user, call.headers, query, scope, receive, expires
         )
@@ -271,7 +278,7 @@ class APIServer:
                 resource=a.resource,
                 subresource=a.subresource,
                 namespace=a.namespace,
-                name=a.name,
+                name=a.name or (call.request.object_name if call.request else ""),
                 path=a.path,
                 source=client[0] if client else "",
                 code=code,
@@ -297,6 +304,20 @@ def _identity(scope: Scope) -> tuple[User, float | None]:
     if not found.not_before <= time.time() <= found.not_after:
         raise StatusError("Unauthorized", "Unauthorized: the client certificate has expired or is not valid yet")
     return found.user, found.not_after
+
+
+def _refuse_strangers(method: str, headers: dict[bytes, bytes]) -> None:
+    """Raises StatusError Forbidden for what must not be done in silence as somebody it does not come from.
+
+    A page of another origin can make a browser send a request with its user's client certificate; and a request to act
+    as another user must not be carried out as oneself.
+    """
+    origin = headers.get(b"origin")
+    if origin is not None and method not in SAFE_METHODS and origin.partition(b"://")[2] != headers.get(b"host"):
+        raise StatusError("Forbidden", "forbidden: the request comes from a page of another origin")
+    for name in headers:
+        if name.startswith(b"impersonate-"):
+            raise StatusError("Forbidden", "forbidden: impersonation (--as) is not served by this version")
 
 
 def _verb(request: Request) -> str:

@@ -29,6 +29,8 @@ async def read_object(request: Request, resource: Resource, *, validation: str) 
         raise StatusError("BadRequest", "the body must be one object")
     _check_kind(value, resource)
     check_name(value, request, resource)
+    name = value["metadata"].get("name")
+    request.object_name = name[:253] if isinstance(name, str) else ""
     return value
 
 

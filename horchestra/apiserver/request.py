@@ -37,6 +37,8 @@ class Request:
     warnings: list[str] = field(default_factory=list)
     """Become `Warning` headers of the answer."""
     dry_run: bool = False
+    object_name: str = ""
+    """Of an object to be created, which the path does not name; for audit."""
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")

@@ -39,6 +39,7 @@ class Writer:
         obj = await read_object(request, view.resource, validation=options.field_validation)
         with STORE_SECONDS.labels("create").time():
             written = await self._store.create(view.stored, obj, options)
+        request.object_name = written.obj["metadata"]["name"]
         return _written(request, written, 201)
 
     async def update(self, view: View, request: Request) -> Response:

@@ -110,6 +110,7 @@ async def test_mutations_and_denials_are_written_down_and_reads_are_not(admin: W
     await (await door.wire("alice", ())).ask("GET", "/api/v1/namespaces/default/secrets/db")
     first, second, third = door.audit
     assert (first.dry_run, second.dry_run) == (True, False)
+    assert second.name == "db"
     assert (second.user, second.verb, second.resource, second.namespace, second.code) == (
         "admin",
         "create",
@@ -139,3 +140,26 @@ async def test_whoami_and_can_i(door: Door) -> None:
     path = {"spec": {"nonResourceAttributes": {"verb": "get", "path": "/version"}}}
     assert (await alice.ask("POST", url, path)).json()["status"]["allowed"] is True
     assert reason(await alice.ask("POST", url, {"spec": {}})) == (400, "BadRequest")
+
+
+async def test_a_generated_name_is_written_down(admin: Wire, door: Door) -> None:
+    obj = {"metadata": {"generateName": "job-"}, "data": {}}
+    created = (await admin.ask("POST", "/api/v1/namespaces/default/configmaps", obj)).json()
+    assert door.audit[-1].name == created["metadata"]["name"]
+    assert created["metadata"]["name"].startswith("job-")
+
+
+async def test_acting_as_another_user_is_refused_and_not_done_as_oneself(admin: Wire, door: Door) -> None:
+    answer = await admin.ask("POST", APPS, application(), Impersonate_User="alice")
+    assert reason(answer) == (403, "Forbidden")
+    assert "impersonation" in answer.json()["message"]
+    assert (await admin.ask("GET", f"{APPS}/web")).code == 404
+    assert (door.audit[0].code, door.audit[0].user) == (403, "admin")
+
+
+async def test_a_page_of_another_origin_cannot_write_with_a_browsers_certificate(admin: Wire) -> None:
+    answer = await admin.ask("POST", APPS, application(), Origin="https://evil.example")
+    assert reason(answer) == (403, "Forbidden")
+    assert (await admin.ask("POST", APPS, application(), Origin="https://localhost")).code == 201
+    form = await admin.ask("POST", APPS, b"a=b", "application/x-www-form-urlencoded")
+    assert reason(form) == (415, "UnsupportedMediaType")
