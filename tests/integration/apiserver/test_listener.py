@@ -298,3 +298,42 @@ async def test_closing_waits_for_answers_and_drops_idle_connections(serving: Ser
     await listener.wait_closed(grace=1)
     with pytest.raises(OSError):
         await Wire.connect(listener.port, plain)
+
+
+async def test_requests_may_arrive_in_any_pieces(serving: Serve, plain: ssl.SSLContext) -> None:
+    port = (await serving(echo)).port
+    chunked = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    data = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc" + chunked + b"GET /g HTTP/1.1\r\nHost: x\r\n\r\n"
+    for size in (1, 2, 3, 7, 50, len(data)):
+        wire = await Wire.connect(port, plain)
+        for start in range(0, len(data), size):
+            wire.send(data[start : start + size])
+            await asyncio.sleep(0)
+        assert [(await wire.answer()).body for _ in range(3)] == [b"POST /a 3", b"POST /c 5", b"GET /g 0"]
+        await wire.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET  / HTTP/1.1\r\nHost x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x00" * 5000,
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: b\nC: d\r\n e\r\n\r\n",
+    ],
+)
+async def test_nonsense_ends_its_connection_and_no_other(serving: Serve, plain: ssl.SSLContext, data: bytes) -> None:
+    port = (await serving(echo)).port
+    bystander, wire = await Wire.connect(port, plain), await Wire.connect(port, plain)
+    wire.send(data)
+    try:
+        got = await asyncio.wait_for(wire.reader.read(), 5)
+    except ConnectionResetError:
+        got = b""
+    assert got == b"" or b"400" in got.split(b"\r\n")[0]
+    assert (await bystander.ask("GET", "/")).code == 200
+    await bystander.close()
