@@ -52,8 +52,9 @@ lint: ## Style, types, layers, and stubs that match node.proto
 	@$(VENV)/bin/lint-imports
 	@$(MAKE) --no-print-directory proto-check
 
-bench: ## Measure, as ratios within one run
-	@$(PYTHON) -m tests.bench
+bench: ## Measure, as ratios within one run; BENCH="reads pull" measures only these
+	@$(PYTHON) -m tests.lab.caches
+	@$(PYTHON) -m tests.bench $(BENCH)
 
 proto: ## Generate the stubs of proto/node.proto
 	@$(PYTHON) -m grpc_tools.protoc --proto_path=. $(STUBS) proto/node.proto

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from tests.bench.https import Connection, request
+from tests.lab.agent_runtime import agent_runtime
 from tests.lab.command import run
 from tests.lab.estate import Estate
 from tests.lab.images.catalogue import build
@@ -26,10 +27,12 @@ from tests.lab.nodes import Nodes
 from tests.lab.oci import push
 from tests.lab.paths import PROJECT, VENV
 from tests.lab.registry import Registry
+from tests.lab.rootfs import node_base
 from tests.lab.server import Server
 
 NODE = "sav-01"
-IMAGE = "lab/no-user:1"
+_REPOSITORY, _TAG = "lab/no-user", "1"
+IMAGE = f"{_REPOSITORY}:{_TAG}"
 APPLICATIONS = "/apis/orch.ks-tool.dev/v1/namespaces/default/applications"
 
 
@@ -52,11 +55,13 @@ def site() -> Iterator[Site]:
     directory = network.estate.directory
     try:
         what = load(build(IMAGE))
+        for fetch in (node_base, agent_runtime):  # while there is a network
+            fetch()
         network.up()
         network.enter()
         registry = Registry(directory / "registry", network.address)
         registry.start()
-        push(registry.endpoint, *IMAGE.split(":"), what)
+        push(registry.endpoint, _REPOSITORY, _TAG, what)
         addresses = _controller(directory, network.address)
         port, client = _client(directory / "controller" / "admin.kubeconfig")
         node = Nodes(network).boot(NODE)
