@@ -138,6 +138,18 @@ def test_get_watch_prints_what_happens(kubectl: Kubectl) -> None:
         watching.terminate()
 
 
+def test_one_object_is_watched_by_its_name(kubectl: Kubectl) -> None:
+    kubectl.apply(application("one"), application("two"))
+    command = kubectl.command("get", "app", "one", "--watch", "--no-headers")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline().split()[:2] == ["one", "img:1"]
+        kubectl("patch", "app", "two", "--type=merge", "-p", '{"spec":{"image":"img:2"}}')
+        kubectl("patch", "app", "one", "--type=merge", "-p", '{"spec":{"image":"img:3"}}')
+        assert watching.stdout.readline().split()[:2] == ["one", "img:3"]
+        watching.terminate()
+
+
 def test_patch_label_annotate_and_edit(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
     kubectl.apply(application("web"))
     operations = json.dumps([{"op": "replace", "path": "/spec/image", "value": "img:2"}])
