@@ -116,9 +116,13 @@ def joined(nodes: Nodes, controller: Controller, registry: str, names: Sequence[
         machine.start_agent()
         made.append(machine)
     for machine in made:
-        until(lambda machine=machine: ready(controller, machine.name) == "True", f"node {machine.name} Ready", 30,
-              machine.agent_log)  # fmt: skip
+        reports(machine, controller)
     return made
+
+
+def reports(machine: Machine, controller: Controller, seconds: float = 30) -> None:
+    """Wait until the controller hears the machine."""
+    until(lambda: ready(controller, machine.name) == "True", f"{machine.name} Ready", seconds, machine.agent_log)
 
 
 def ready(controller: Controller, node: str) -> str:

@@ -1,4 +1,4 @@
-"""A process that ends again and again: told as a crash loop, tried for ever with a growing delay, no one else touched."""
+"""A process that ends again and again is a crash loop: tried for ever with a growing delay, no one else touched."""
 
 import pytest
 

@@ -13,6 +13,7 @@ from tests.e2e.waiting import until
 pytestmark = pytest.mark.node
 
 VALUE = "s3cret-value-that-nobody-may-see"
+OLD, NEW = "old-value", "new-value"
 STAY = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"
 
 
@@ -100,24 +101,22 @@ def test_a_secret_that_does_not_exist_is_awaited(space: Space) -> None:
     assert 'secret "later" not found' in warned.lower() or "later" in warned
     status = space.phase("web", "Pending", reason="SecretNotFound")
     assert "later" in status["message"]
-    space.kubectl.apply(secret("later", password="x"))
+    space.kubectl.apply(secret("later", password=VALUE))
     space.phase("web", "Running")
 
 
 def test_a_changed_secret_swaps_files_and_asks_for_a_restart_of_variables(space: Space, machine: Machine) -> None:
-    space.kubectl.apply(secret("db", password="old"))
+    space.kubectl.apply(secret("db", password=OLD))
     mount = {"secret": {"name": "db"}, "path": "/etc/db"}
     space.started("web", env=[{"name": "PASSWORD", "valueFrom": from_secret("db")}], volumeMounts=[mount])
     before = machine.invocations()[space.unit("web")]
-    space.kubectl.apply(secret("db", password="new"))
-    until(
-        lambda: machine.inside("web", space.namespace, "/bin/cat", "/etc/db/password") == "new", "the file is new", 10
-    )
+    space.kubectl.apply(secret("db", password=NEW))
+    until(lambda: machine.inside("web", space.namespace, "/bin/cat", "/etc/db/password") == NEW, "the file is new", 10)
     until(lambda: space.condition("web", "RestartRequired").get("status") == "True", "RestartRequired", 10,
           lambda: space.explain("web"))  # fmt: skip
     assert machine.invocations()[space.unit("web")] == before
     machine.node.exec("systemctl", "restart", space.unit("web"))
-    until(lambda: machine.environ("web", space.namespace).get("PASSWORD") == "new", "the variable after a restart", 15)
+    until(lambda: machine.environ("web", space.namespace).get("PASSWORD") == NEW, "the variable after a restart", 15)
     until(lambda: not space.condition("web", "RestartRequired"), "RestartRequired is gone", 15)
 
 
