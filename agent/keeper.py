@@ -37,6 +37,7 @@ _PORT_SECONDS, _PORT_WAIT = 0.1, 10.0
 _PORT_RETRY = 2.0
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 300.0
 _START_SECONDS = 60.0
+_COUNT_SECONDS = 0.3
 _MAX_STEPS = 20
 
 
@@ -208,7 +209,8 @@ class Keeper:
         if unit.running and not seen.runs_edited and unit.invocation != self.record.invocation:
             self.record.invocation = unit.invocation
             self._save()
-        return step, _pause(wanted, seen, spec)
+        pause = _pause(wanted, seen, spec)
+        return step, min(pause, _COUNT_SECONDS) if self._sight.counting else pause
 
     # Doing
 

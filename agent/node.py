@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent import durable, facts, journal, probes, starter
+from agent import durable, facts, journal, probes, starter, wish
 from agent.errors import AgentError
 from agent.images.mirrors import RegistryConfig
 from agent.images.registry import RegistryGates
 from agent.images.store import ImageStore
-from agent.keeper import Keeper, Wish
+from agent.keeper import Keeper
 from agent.layout import Layout
 from agent.reconciler import Reconciler
 from agent.systemd import Systemd
@@ -41,6 +41,7 @@ log = logging.getLogger("horchestra.node")
 _MAX_EVENTS = 256
 _FACTS_SECONDS = 30.0
 _SIZES_SECONDS = 300.0
+_IMAGES_SECONDS = 900.0
 _PASSING_SECONDS = 0.5
 """What an application goes through on its way is told when it lasts: after a report the next may have to wait."""
 
@@ -112,6 +113,7 @@ class NodeRuntime:
                 tasks.create_task(self._watch_host())
                 tasks.create_task(self._measure_volumes())
                 tasks.create_task(self._remove_volumes())
+                tasks.create_task(self._collect_images())
         finally:
             self._shop.store.close()
             await self._shop.systemd.close()
@@ -211,16 +213,7 @@ class NodeRuntime:
             meta = application.metadata
             if meta.uid in removals:
                 continue
-            mine = {(s.kind, s.name): s for s in desired.secrets if s.namespace == meta.namespace}
-            names = desired.registry_credentials.get(meta.uid, [])
-            wishes[meta.uid] = Wish(
-                application=application,
-                volumes={name: volume for name, volume in volumes.items() if name in _mounted(application)},
-                secrets={key: data for key, data in mine.items() if key in _named(application)},
-                pull_secrets=tuple(mine["Secret", name] for name in names if ("Secret", name) in mine),
-                lineage=self._lineage,
-                values_known=values_known,
-            )
+            wishes[meta.uid] = wish.of_application(application, desired, volumes, self._lineage, values_known)
         self._reconciler.want(wishes)
         for removal in desired.removals:
             if removal.kind == "Application" and self._reconciler.remove(removal):
@@ -229,6 +222,9 @@ class NodeRuntime:
 
     def _wanted_volumes(self, desired: DesiredState, removals: set[str]) -> dict[str, PersistentVolume]:
         volumes = {}
+        wanted = {raw["metadata"]["uid"] for raw in desired.volumes}
+        for uid in self._volumes.all().keys() - wanted:
+            self._volumes.retire(uid)
         for raw in desired.volumes:
             try:
                 volume = PersistentVolume.model_validate(raw)
@@ -279,6 +275,16 @@ class NodeRuntime:
             return False
         self._acknowledge(removal.uid)
         return True
+
+    async def _collect_images(self) -> None:
+        """Now and then remove what no kept revision needs."""
+        while True:
+            await asyncio.sleep(_IMAGES_SECONDS)
+            records = [keeper.record for keeper in self._reconciler.keepers.values()]
+            keep = {digest for known in records for digest in known.images}
+            keep |= {r.digest for known in records for r in (known.current, known.previous) if r is not None}
+            if gone := await self._shop.collect_images(keep):
+                log.info("removed %d images that nothing uses: %s", len(gone), ", ".join(gone))
 
     def _sharing(self, uid: str, user: int) -> list[str]:
         return [
@@ -393,26 +399,6 @@ def _mounts(keeper: Keeper) -> set[str]:
     """Uids of the volumes that an application mounts, or would go back to."""
     revisions = (keeper.record.current, keeper.record.previous)
     return {mount.source for r in revisions if r is not None for mount in r.launch.mounts if mount.kind == "pv"}
-
-
-def _mounted(application: Application) -> set[str]:
-    return {mount.pv for mount in application.spec.volumeMounts if mount.pv}
-
-
-def _named(application: Application) -> set[tuple[str, str]]:
-    """Secrets and ConfigMaps that it takes variables or files from."""
-    named = set()
-    for mount in application.spec.volumeMounts:
-        if mount.secret:
-            named.add(("Secret", mount.secret.name))
-        if mount.configMap:
-            named.add(("ConfigMap", mount.configMap.name))
-    for variable in application.spec.environment():
-        if variable.valueFrom and variable.valueFrom.secretKeyRef:
-            named.add(("Secret", variable.valueFrom.secretKeyRef.name))
-        if variable.valueFrom and variable.valueFrom.configMapKeyRef:
-            named.add(("ConfigMap", variable.valueFrom.configMapKeyRef.name))
-    return named
 
 
 def _without_values(desired: DesiredState) -> dict[str, Any]:

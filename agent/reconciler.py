@@ -5,9 +5,10 @@ import logging
 
 from agent import record, starter, units
 from agent.errors import AgentError
-from agent.keeper import Keeper, Wish
+from agent.keeper import Keeper
 from agent.systemd import EVERYTHING
 from agent.units import Identity
+from agent.wish import Wish
 from agent.workshop import Workshop
 from horchestra.apimachinery.desired import Removal
 

@@ -11,6 +11,7 @@ from agent import durable
 from agent.errors import AgentError
 from agent.launch import Launch
 from agent.units import Identity
+from horchestra.kinds.application import ApplicationSpec
 
 KEPT_IMAGES = 3
 
@@ -30,6 +31,10 @@ class Revision:
     stop_signal: str = ""
     secrets: str = ""
     """Directory of the sealed secrets in the application's own directory."""
+
+    @property
+    def parsed(self) -> ApplicationSpec:
+        return ApplicationSpec.model_validate(self.spec)
 
 
 @dataclass(frozen=True, slots=True)

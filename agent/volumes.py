@@ -34,7 +34,7 @@ class Volume:
     lineage: str = ""
     owned: bool = False
     gone: bool = False
-    """The object was deleted and the data kept."""
+    """No desired state names it (any more); the data is kept."""
 
 
 class Volumes:
@@ -116,7 +116,7 @@ class Volumes:
             os.close(directory)
 
     def retire(self, uid: str) -> None:
-        """The object is gone, its data stays and is listed."""
+        """Nothing names it; its data stays and is listed."""
         volume = self.all().get(uid)
         if volume is not None and not volume.gone:
             self._save(replace(volume, gone=True))

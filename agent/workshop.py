@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +64,8 @@ class Workshop:
     addresses: tuple[str, ...] = ()
     _units: dict[str, asyncio.Lock] = field(default_factory=dict)
     _root: int = 0
+    _collecting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _needing: int = 0
 
     @property
     def host(self) -> Host:
@@ -74,14 +76,35 @@ class Workshop:
         return "credential" if self.abilities.sealed_secrets else "plain"
 
     @contextlib.asynccontextmanager
-    async def holding(self, unit: str) -> AsyncIterator[None]:
-        """One keeper for a unit: an application of the same name waits until its predecessor is removed."""
-        async with self._units.setdefault(unit, asyncio.Lock()):
+    async def holding(self, unit: str, waiting: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+        """One keeper for a unit. While another has it, `waiting` is run again and again; True gives up waiting."""
+        lock = self._units.setdefault(unit, asyncio.Lock())
+        turn = asyncio.create_task(lock.acquire())
+        try:
+            await asyncio.sleep(0)  # a free unit is had at once
+            while not turn.done():
+                if not turn.done() and await _first(turn, waiting):
+                    break
             yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                lock.release()
+            turn.cancel()
 
-    def is_held(self, unit: str) -> bool:
-        lock = self._units.get(unit)
-        return lock is not None and lock.locked()
+    @contextlib.asynccontextmanager
+    async def needing_images(self) -> AsyncIterator[None]:
+        """No image is removed meanwhile."""
+        async with self._collecting:
+            self._needing += 1
+        try:
+            yield
+        finally:
+            self._needing -= 1
+
+    async def collect_images(self, keep: set[str]) -> list[str]:
+        """Remove the images with other digests and what only they need; nothing while an image is being put to use."""
+        async with self._collecting:
+            return [] if self._needing else await asyncio.to_thread(self.store.remove_unused, keep)
 
     def new_root(self) -> int:
         """A number that no root on this disk has."""
@@ -119,3 +142,13 @@ class Workshop:
 
     def _link(self, unit: UnitFile) -> Path:
         return self.layout.units / f"{unit.wanted_by}.wants" / unit.name
+
+
+async def _first(turn: "asyncio.Task[bool]", waiting: Callable[[], Awaitable[bool]]) -> bool:
+    """Run `waiting` until it ends or `turn` has come; True when it ended first and says so."""
+    other = asyncio.ensure_future(waiting())
+    try:
+        await asyncio.wait({turn, other}, return_when=asyncio.FIRST_COMPLETED)
+        return other.done() and other.result()
+    finally:
+        other.cancel()

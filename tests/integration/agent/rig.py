@@ -86,11 +86,9 @@ class Rig:
     def stop_agent(self) -> None:
         self.node.exec("systemctl", "stop", "driver")
 
-    def apply(
-        self, *objects: dict[str, Any], secrets: Any = (), removals: Any = (), revision: int | None = None
-    ) -> None:
+    def apply(self, *objects: dict[str, Any], secrets: Any = (), removals: Any = ()) -> None:
         """Make exactly these objects wanted; returns when the runtime has taken them."""
-        self.revision = revision if revision is not None else self.revision + 1
+        self.revision += 1
         desired = {
             "applications": [o for o in objects if o["kind"] == "Application"],
             "volumes": [o for o in objects if o["kind"] == "PersistentVolume"],

@@ -1,0 +1,81 @@
+"""Takes away what the agent made for an application, and nothing else: volumes and their data are not in its reach."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
+from agent import output, starter, units
+from agent.errors import AgentError
+from agent.record import Record, Revision
+from agent.units import Identity
+from agent.workshop import Workshop
+
+_UNMOUNT_SECONDS = 30
+
+
+async def discard(shop: Workshop, known: Record, revision: Revision, keep: Collection[Revision]) -> None:
+    """Remove root and sealed secrets of a revision, but for what those in `keep` use as well. Raises AgentError."""
+    layout = shop.layout
+    if revision.root not in {kept.root for kept in keep}:
+        name = units.mount_unit(revision.root, layout)
+        await shop.systemd.stop(name, seconds=_UNMOUNT_SECONDS)
+        await asyncio.to_thread(shop.remove_unit, name)
+        for directory in (layout.skeleton(revision.root), layout.root(revision.root)):
+            await asyncio.to_thread(remove_tree, directory)
+        known.written.pop(name, None)
+        await shop.reloader.reload()
+    if revision.secrets and revision.secrets not in {kept.secrets for kept in keep}:
+        await asyncio.to_thread(remove_tree, layout.app(known.uid) / revision.secrets)
+
+
+async def remove(shop: Workshop, identity: Identity, known: Record, grace: int | None) -> None:
+    """Stop with grace (seconds; None: the unit's own), remove everything. Raises AgentError when something stays."""
+    layout, unit = shop.layout, identity.unit
+    await _stop_within(shop, unit, grace)
+    await shop.systemd.stop(starter.unit(identity.uid), seconds=_UNMOUNT_SECONDS)
+    await asyncio.to_thread(shop.remove_unit, unit, units.WANTED_BY)
+    await asyncio.to_thread(remove_tree, layout.units / f"{unit}.d")
+    for revision in {r.root: r for r in (known.current, known.previous) if r is not None}.values():
+        await discard(shop, known, revision, keep=())
+    await asyncio.to_thread(_remove_run_state, shop, identity.uid)
+    await shop.reloader.reload()
+    await shop.systemd.reset_failed(unit)
+    await asyncio.to_thread(remove_tree, layout.app(identity.uid))
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory of the agent's own making; one that is still a mountpoint is left. Raises AgentError."""
+    if os.path.ismount(directory):
+        raise AgentError("StillMounted", f"{directory} is still mounted; unmount it")
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _stop_within(shop: Workshop, unit: str, grace: int | None) -> None:
+    stopping = asyncio.ensure_future(shop.systemd.stop(unit))
+    try:
+        done, _ = await asyncio.wait({stopping}, timeout=grace)
+        if not done:
+            with contextlib.suppress(AgentError):
+                await shop.systemd.kill(unit, 9)
+        await stopping
+    except AgentError as error:
+        if error.reason != "UnitGone":
+            raise
+    finally:
+        stopping.cancel()
+
+
+def _remove_run_state(shop: Workshop, uid: str) -> None:
+    directory = shop.layout.sub_paths(uid)
+    if directory.exists():
+        for mountpoint in directory.iterdir():
+            while os.path.ismount(mountpoint):
+                subprocess.run(["umount", "--lazy", str(mountpoint)], check=True, timeout=_UNMOUNT_SECONDS)
+            mountpoint.rmdir()
+        directory.rmdir()
+    remove_tree(shop.layout.open_secrets(uid))
+    output.forget(shop.layout, uid)
