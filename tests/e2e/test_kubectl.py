@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -279,6 +280,21 @@ def test_logs_of_an_absent_node_are_refused_with_its_name(kubectl: Kubectl, api:
     kubectl("patch", "app", "web", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Running"}}')
     for words in (("exec", "web", "--", "ls"), ("port-forward", "web", "8080"), ("attach", "web")):
         assert "is not served by this version" in kubectl.run(*words).stderr
+
+
+def test_logs_are_followed_until_the_user_has_seen_enough(kubectl: Kubectl, api: Background) -> None:
+    kubectl.apply(application("web", nodeName="n1"))
+    command = kubectl.command("logs", "-f", "--tail=5", "application/web")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        api.run(api.door.node.opened.wait())
+        source = api.door.node.streams[0]
+        for line in ("one", "two"):
+            api.run(source.put(f"{line}\n".encode()))
+            assert following.stdout.readline() == f"{line}\n"
+        assert json.loads(api.door.node.asked[0][2])["tail_lines"] == 5
+        following.terminate()
+    api.run(asyncio.wait_for(source.closed.wait(), 5))
 
 
 @pytest.fixture

@@ -303,7 +303,9 @@ async def test_closing_waits_for_answers_and_drops_idle_connections(serving: Ser
 async def test_requests_may_arrive_in_any_pieces(serving: Serve, plain: ssl.SSLContext) -> None:
     port = (await serving(echo)).port
     chunked = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
-    data = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc" + chunked + b"GET /g HTTP/1.1\r\nHost: x\r\n\r\n"
+    data = (
+        b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc" + chunked + b"GET /g HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
     for size in (1, 2, 3, 7, 50, len(data)):
         wire = await Wire.connect(port, plain)
         for start in range(0, len(data), size):
