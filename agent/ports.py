@@ -61,14 +61,12 @@ def _sockets(table: Path, state: str) -> Iterable[tuple[int, str]]:
 def _holders(inodes: set[str], proc: Path) -> dict[str, int]:
     targets = {f"socket:[{inode}]": inode for inode in inodes}
     found: dict[str, int] = {}
-    for entry in os.scandir(proc):
-        if not entry.name.isdecimal():
-            continue
+    for pid in filter(str.isdecimal, os.listdir(proc)):
         try:
-            for descriptor in os.scandir(f"{entry.path}/fd"):
-                inode = targets.get(os.readlink(descriptor.path))
+            for descriptor in os.listdir(proc / pid / "fd"):
+                inode = targets.get(os.readlink(proc / pid / "fd" / descriptor))
                 if inode is not None:
-                    found.setdefault(inode, int(entry.name))
+                    found.setdefault(inode, int(pid))
         except OSError:
             continue
         if len(found) == len(targets):

@@ -9,8 +9,8 @@ from tests.integration.agent.rig import Rig, application, volume
 pytestmark = pytest.mark.node
 UNIT = "horchestra-app-words.service"
 HOSTILE = [
-    "plain", "", " ", "two words", '"', "'", "\\", "trailing\\", "%h %% %n", "$HOME ${X} $$", ";", " ; ", "-n", "@x", "+x",
-    "!!x", ":x", "#x", "a\nExecStartPre=/bin/touch /tmp/pwned", "[Service]\nUser=0", "\t\r\x0b\x1b[0m\x7f",
+    "plain", "", " ", "two words", '"', "'", "\\", "trailing\\", "%h %% %n", "$HOME ${X} $$", ";", " ; ", "-n", "@x",
+    "+x", "!!x", ":x", "#x", "a\nExecStartPre=/bin/touch /tmp/pwned", "[Service]\nUser=0", "\t\r\x0b\x1b[0m\x7f",
     "\u2028é😀", "x" * 100_000, "\\x41\\n", "a=b", "%", "$", "`id`", "\n", "end \\\n", "'\"'", "\\\\", "{a,b}*?",
 ]  # fmt: skip
 
