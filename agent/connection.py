@@ -143,7 +143,9 @@ class Connection:
     async def _write(self, message: pb.AgentMessage) -> None:
         try:
             await self._call.write(message)
-        except asyncio.InvalidStateError:
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            # The reader is about to learn why the call is over: a bye that has arrived counts more than this.
+            await asyncio.sleep(2)
             await self._broken()
 
     async def _broken(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -35,6 +36,8 @@ log = logging.getLogger("horchestra.session")
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 FIRST_WAIT = 0.5
+STEADY_SECONDS = 10.0
+"""A connection that held this long ends the back-off."""
 CERTIFICATE_SECONDS = 3600.0
 """How often the certificate's age is looked at."""
 
@@ -131,17 +134,21 @@ class Session:
         wait = FIRST_WAIT
         while not self.stopping.is_set():
             started = time.monotonic()
+            pause = None
             try:
                 await self._connect()
             except Ended as ended:
                 self.say("alone", ended.reason, ended.message)
-                if time.monotonic() - started > LONG_WAIT:
-                    wait = FIRST_WAIT
-                pause = wait * random.uniform(0.5, 1) if ended.wait is None else ended.wait
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self.stopping.wait()
-                wait = min(wait * 2, LONG_WAIT)
+                pause = ended.wait
+            # A call that failed lives on in the cycles of its traceback, and its connection with it.
+            gc.collect()
+            if time.monotonic() - started > STEADY_SECONDS:
+                wait = FIRST_WAIT
+            if pause is None:
+                pause, wait = wait * random.uniform(0.5, 1), min(wait * 2, LONG_WAIT)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self.stopping.wait()
 
     def say(self, state: str, reason: str, message: str) -> None:
         """One line in the log, and one write for `agent status`, per change."""

@@ -109,12 +109,17 @@ class ApplicationController:
             return await self._terminating(entry)
         await self._take_back(entry)
         verdict = self._judge(entry.obj)
-        written = await self._store.update(
-            Application, entry.namespace, entry.name, lambda obj: stated(obj, entry.uid, verdict), WRITE,
-            subresource="status",
-        )  # fmt: skip
-        if written.changed:
-            self._announce(entry.obj, written.obj, verdict)
+        if stated(entry.obj, entry.uid, verdict) != entry.obj:
+            written = await self._store.update(
+                Application,
+                entry.namespace,
+                entry.name,
+                lambda obj: stated(obj, entry.uid, verdict),
+                WRITE,
+                subresource="status",
+            )
+            if written.changed:
+                self._announce(entry.obj, written.obj, verdict)
         return Round("" if verdict.scheduled else f"{verdict.reason}: {verdict.message}")
 
     def _judge(self, application: dict[str, Any]) -> Verdict:

@@ -63,14 +63,16 @@ class PersistentVolumeController:
             return DONE
         node = self._store.watch.get(Node, "", entry.obj["spec"]["node"])
         users = sorted(f"{namespace}/{name}" for _, namespace, name in self._users.get(entry.name, ()))
-        await self._store.update(
-            PersistentVolume,
-            "",
-            entry.name,
-            lambda obj: stated(obj, users, None if node is None else node.obj),
-            WRITE,
-            subresource="status",
-        )
+        there = None if node is None else node.obj
+        if stated(entry.obj, users, there) != entry.obj:
+            await self._store.update(
+                PersistentVolume,
+                "",
+                entry.name,
+                lambda obj: stated(obj, users, there),
+                WRITE,
+                subresource="status",
+            )
         if entry.obj["metadata"].get("deletionTimestamp") and users:
             return Round(f"is being deleted and still used by {', '.join(users)}")
         return DONE

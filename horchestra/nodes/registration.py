@@ -122,7 +122,7 @@ def _conditions(obj: dict[str, Any], decision: Decision, claim: Claim, lineage: 
 
 def paused(decision: Decision, node: str, lineage: str, preview: str) -> dict[str, Any]:
     """Condition ConflictPaused with what would change and the line that accepts it."""
-    change = f" Accepting would change: {preview}." if preview else ""
+    change = f" Once accepted, the node {preview}." if preview else ""
     line = f"kubectl annotate node {node} {ACCEPT_LINEAGE}={lineage}"
     message = f"{decision.message}. Nothing on the node is changed.{change} To accept: {line}"
     return condition("ConflictPaused", "True", decision.reason, message)

@@ -66,6 +66,10 @@ class Sessions:
     def connected(self, node: str) -> bool:
         return node in self._sessions
 
+    def session(self, node: str) -> Session | None:
+        """The node's present session."""
+        return self._sessions.get(node)
+
     def last_seen(self, node: str) -> datetime | None:
         """When the node was heard last: now-ish while it is connected; None when not since the controller's start."""
         session = self._sessions.get(node)

@@ -69,7 +69,7 @@ class StandIn:
 
     async def preview(self, desired: DesiredState) -> str:
         self.previews.append(desired)
-        return f"{len(desired.applications)} application(s) instead of {len(self.running)}"
+        return f"would run {len(desired.applications)} application(s) instead of {len(self.running)}"
 
     def snapshot(self) -> list[pb.ApplicationReport]:
         return list(self.running.values())

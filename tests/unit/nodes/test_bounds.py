@@ -42,7 +42,7 @@ def test_any_json_is_either_refused_or_bounded(value: object) -> None:
     assert cut_all(value) is not NotImplemented
 
 
-@given(st.binary(max_size=200))
+@given(st.binary(max_size=200).filter(lambda data: not data.strip().startswith(b"{")))
 def test_bytes_that_are_no_status_are_refused(data: bytes) -> None:
     report = pb.ApplicationReport(name="web", uid="u", status_json=data)
     with pytest.raises(BadReport):
