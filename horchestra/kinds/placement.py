@@ -66,7 +66,15 @@ def conflicts(
 
 
 def _ports(application: Json, others: list[Json]) -> list[Conflict]:
-    taken = {(p["port"], p.get("protocol", "TCP")): other for other in others for p in other["spec"].get("ports") or []}
+    wanted = {port["port"] for port in application["spec"].get("ports") or []}
+    if not wanted:
+        return []
+    taken = {
+        (p["port"], p.get("protocol", "TCP")): other
+        for other in others
+        for p in other["spec"].get("ports") or ()
+        if p["port"] in wanted
+    }
     node = application["spec"].get("nodeName")
     return [
         Conflict(
