@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tests.bench.figure import Figure, Rule, table
 
@@ -27,6 +28,8 @@ BENCHES = {
     "pull": "cold pull and unpack of an image with many files",
 }
 _LIMIT_SECONDS = 900
+_BUSY = 0.3
+"""Share of the machine's time that others may take before a figure is worth a warning."""
 
 
 def main(arguments: list[str]) -> int:
@@ -39,6 +42,8 @@ def main(arguments: list[str]) -> int:
         return 2
     figures: list[Figure] = []
     broken = []
+    if (busy := _busy()) > _BUSY:
+        print(f"others use {busy:.0%} of this machine: figures will be worse than they are", file=sys.stderr)
     for name in arguments or BENCHES:
         started = time.monotonic()
         print(f"{name}: {BENCHES[name]} ... ", end="", file=sys.stderr, flush=True)
@@ -52,6 +57,18 @@ def main(arguments: list[str]) -> int:
     if broken:
         print(f"could not run: {', '.join(broken)}", file=sys.stderr)
     return 1 if broken else 0
+
+
+def _busy() -> float:
+    """Share of all cores that was not idle for a second (proc(5), /proc/stat)."""
+
+    def times() -> list[int]:
+        return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+
+    before = times()
+    time.sleep(1)
+    spent = [after - then for then, after in zip(before, times(), strict=True)]
+    return 1 - (spent[3] + spent[4]) / max(sum(spent), 1)
 
 
 def _measure(name: str) -> list[Figure] | None:
