@@ -40,7 +40,7 @@ log = logging.getLogger("horchestra.node")
 
 _MAX_EVENTS = 256
 _FACTS_SECONDS = 30.0
-_SIZES_SECONDS = 300.0
+_SIZES_SECONDS = 60.0
 _IMAGES_SECONDS = 900.0
 _PASSING_SECONDS = 0.5
 """What an application goes through on its way is told when it lasts: after a report the next may have to wait."""
@@ -367,12 +367,12 @@ class NodeRuntime:
     _volumes_json = b""
 
     async def _measure_volumes(self) -> None:
-        """Walking every file of every volume is work: at most a twentieth of the time."""
+        """Walking every file of every volume is work: at most half a percent of the time."""
         while True:
             began = time.monotonic()
             self._sizes = await asyncio.to_thread(self._volumes.sizes)
             self._report_volumes()
-            await asyncio.sleep(max(_SIZES_SECONDS, 20 * (time.monotonic() - began)))
+            await asyncio.sleep(max(_SIZES_SECONDS, 200 * (time.monotonic() - began)))
 
     def _report_volumes(self) -> None:
         used = {uid for keeper in self._reconciler.keepers.values() for uid in _mounts(keeper)}

@@ -157,7 +157,7 @@ class Volumes:
                 uid=volume.uid,
                 name=volume.name,
                 path=str(self._root / volume.uid),
-                bytes=sizes.get(volume.uid, 0),
+                bytes=sizes.get(volume.uid),
                 phase="Retained" if volume.gone else "Bound" if volume.uid in bound else "Available",
             )
             for volume in sorted(self.all().values(), key=lambda volume: volume.uid)

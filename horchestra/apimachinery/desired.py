@@ -77,7 +77,8 @@ class VolumeReport(Wire):
     uid: str
     name: str = ""
     path: str = ""
-    bytes: int = 0
+    bytes: int | None = None
+    """Use on disk; None until it was measured."""
     phase: str = ""
     """Bound | Available | Retained (the object is gone, the data is kept)"""
     quota_enforced: bool = False

@@ -86,7 +86,9 @@ def stated(obj: dict[str, Any], users: list[str], node: dict[str, Any] | None) -
     mine = next((v for v in reports if v["uid"] == meta["uid"]), None)
     conditions = list(stored.get("conditions") or [])
     if mine is not None:
-        status |= {"path": mine["path"], "usedBytes": mine["bytes"]}
+        status["path"] = mine["path"]
+        if mine.get("bytes") is not None:
+            status["usedBytes"] = mine["bytes"]
         enforced = mine["quota_enforced"]
         words = "" if enforced else "the file system has no project quota: size counts at admission, and use is shown"
         reason = "ProjectQuota" if enforced else "NotSupported"
@@ -111,8 +113,9 @@ def _phase(obj: dict[str, Any], users: list[str], node: dict[str, Any] | None) -
 
 
 def _previous(kept: dict[str, Any]) -> dict[str, Any]:
+    size = "" if kept.get("bytes") is None else f"{kept['bytes']} bytes, "
     message = (
-        f"data of a deleted volume of this name is kept at {kept['path']} ({kept['bytes']} bytes, uid {kept['uid']}); "
+        f"data of a deleted volume of this name is kept at {kept['path']} ({size}uid {kept['uid']}); "
         f"this volume is new and empty. To take the data back, delete it and create it with spec.adopt: {kept['uid']}"
     )
     return condition("PreviousData", "True", "PreviousData", message)

@@ -62,12 +62,12 @@ def volumes(stored: list[dict[str, Any]], volumes_json: bytes) -> list[dict[str,
         said = _VOLUMES.validate_json(volumes_json)[:MAX_VOLUMES]
     except (ValidationError, pydantic_core.PydanticSerializationError) as error:
         raise BadReport("the list of volumes cannot be read") from error
-    before = {v["uid"]: v.get("bytes", 0) for v in stored}
+    before = {v["uid"]: v.get("bytes") for v in stored}
     found = []
     for volume in sorted(said, key=lambda v: v.uid):
         one = volume.model_dump()
-        old = before.get(volume.uid, 0)
-        if old and abs(volume.bytes - old) * 10 < old:
+        old = before.get(volume.uid)
+        if old and (volume.bytes is None or abs(volume.bytes - old) * 10 < old):
             one["bytes"] = old
         found.append({k: cut(v, 4096) if isinstance(v, str) else v for k, v in one.items()})
     return found

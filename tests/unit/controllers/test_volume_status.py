@@ -44,3 +44,11 @@ def test_a_volume_that_is_being_deleted_names_its_users() -> None:
     status = stated(going, ["default/db", "team/db"], node())["status"]
     assert status["phase"] == "Terminating"
     assert "default/db, team/db" in status["message"]
+
+
+def test_use_that_was_not_measured_yet_is_not_called_zero() -> None:
+    kept, mine = report("old") | {"bytes": None}, report("u1") | {"bytes": None}
+    status = stated(volume(), [], node(kept, mine))["status"]
+    (previous,) = [c for c in status["conditions"] if c["type"] == "PreviousData"]
+    assert "(uid old)" in previous["message"]
+    assert "usedBytes" not in status
