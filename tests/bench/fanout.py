@@ -8,7 +8,7 @@ event that a watcher receives is the n-th write.
 from __future__ import annotations
 
 import json
-import selectors
+import select
 import ssl
 import subprocess
 import sys
@@ -82,12 +82,14 @@ class _Watch:
         self.socket.setblocking(False)
         self.received: list[float] = []
 
-    def read(self) -> None:
+    def read(self, buffer: bytearray) -> None:
         """Takes what is there. A line feed ends every event, and only the framing of chunks has carriage returns."""
         try:
-            while data := self.socket.recv(65536):
-                events = data.count(b"\n") - data.count(b"\r")
+            while size := self.socket.recv_into(buffer):
+                events = buffer.count(b"\n", 0, size) - buffer.count(b"\r", 0, size)
                 self.received += [time.monotonic()] * events
+                if not self.socket.pending():  # what is left is in the kernel, which tells of it again
+                    return
         except ssl.SSLWantReadError:
             return
         raise RuntimeError(f"the server ended a watch after {len(self.received)} events")
@@ -105,19 +107,19 @@ def _revision(controller: Controller) -> str:
 
 def _receive(watches: list[_Watch], expected: int) -> None:
     """Reads until every watch has seen all events. Raises RuntimeError when they do not come."""
-    ready = selectors.DefaultSelector()
-    for watch in watches:
-        ready.register(watch.socket, selectors.EVENT_READ, watch)
-    open_watches = len(watches)
+    ready, by_number, buffer = select.epoll(), {watch.socket.fileno(): watch for watch in watches}, bytearray(65536)
+    for number in by_number:
+        ready.register(number, select.EPOLLIN)
     deadline = time.monotonic() + _SECONDS + _PATIENCE
-    while open_watches:
-        for key, _ in ready.select(1):
-            key.data.read()
-            if len(key.data.received) >= expected:
-                ready.unregister(key.fileobj)
-                open_watches -= 1
+    while by_number:
+        for number, _ in ready.poll(1):
+            watch = by_number[number]
+            watch.read(buffer)
+            if len(watch.received) >= expected:
+                ready.unregister(number)
+                del by_number[number]
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{open_watches} of {len(watches)} watchers did not see all {expected} events in time")
+            raise RuntimeError(f"{len(by_number)} of {len(watches)} watchers did not see all {expected} events in time")
 
 
 def _write(port: int, pki: Path) -> list[float]:
