@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import time
 from pathlib import Path
 
 from agent import durable, marks, starter, units
@@ -20,6 +21,8 @@ class UnitFiles:
         self._identity = identity
         self._record = record
         self._directory = shop.layout.app(identity.uid)
+        self._edited = (0, -1)
+        """µs since the epoch: when systemd had read a text by hand that is gone by now."""
 
     def right(self, revision: Revision, unit: UnitState) -> bool:
         """Whether everything is on disk as rendered, and systemd has read it."""
@@ -35,10 +38,13 @@ class UnitFiles:
         """Write what is not as rendered, and have systemd read it."""
         systemd, names = self._shop.systemd, [file.name for file in self._rendered(revision)]
         unread = not any([await systemd.has_read(name) for name in names])
+        edits = await asyncio.to_thread(self._edits, unit)
         await asyncio.to_thread(self._write, revision, unit)
         # A unit that systemd has never seen is read when it is asked for; a reload takes 100 ms, more with every unit.
         if not (unread and all([await systemd.has_read(name) for name in names])):
             await self._shop.reloader.reload()
+        if edits and not unit.needs_reload:
+            self._edited = (min(edits), time.time_ns() // 1000)
 
     def write_rules(self, revision: Revision) -> None:
         """Only what the start script reads."""
@@ -46,16 +52,20 @@ class UnitFiles:
         durable.write_if_changed(self._directory / "subpaths", _sub_paths(revision))
 
     def run_edited(self, unit: UnitState) -> bool:
-        """Whether the process was started from a text that is not ours."""
+        """Whether the process was started from a text that is not ours, be it still on disk or put right since."""
         if not unit.running or unit.invocation == self._record.invocation or unit.needs_reload:
             return False
+        first, last = self._edited
+        return first <= unit.started_at <= last or any(moment <= unit.started_at for moment in self._edits(unit))
+
+    def _edits(self, unit: UnitState) -> list[int]:
+        """When the texts of the service that are not ours were written; µs since the epoch."""
         edited = self._drop_ins(unit)
         path = self._shop.layout.units / self._identity.unit
         with contextlib.suppress(OSError):
             if hashlib.sha256(path.read_bytes()).hexdigest() != self._record.written.get(self._identity.unit):
                 edited.append(path)
-        changed = [path.stat().st_mtime_ns // 1000 for path in edited if path.exists()]
-        return any(moment <= unit.started_at for moment in changed)
+        return [path.stat().st_mtime_ns // 1000 for path in edited if path.exists()]
 
     def marks(self) -> marks.Marks:
         """Of everything on disk that a round looks at and nobody tells of."""
