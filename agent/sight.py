@@ -59,7 +59,7 @@ class Sight:
         async with self._looking:
             with contextlib.suppress(AgentError):
                 before, self.unit = self.unit, await self._shop.systemd.state(self._identity.unit)
-                self._starting = await self._shop.systemd.state(starter.unit(self._identity.uid))
+                self._starting = await self._shop.systemd.state_in_memory(starter.unit(self._identity.uid))
                 self._watch_memory(before)
                 if self._looked:
                     self._tell_changes(before, self.unit)
