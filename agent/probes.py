@@ -7,7 +7,8 @@ from agent import secrets
 
 _SECONDS = 15.0
 _SCRIPT = r"""
-echo "pid $$"
+read -r pid rest </proc/self/stat # the shell's name for itself would be expanded by systemd
+echo "pid $pid"
 while IFS=: read -r id controllers path; do
   case ,$controllers, in
     *,memory,*) echo "memory $(cat "/sys/fs/cgroup/memory$path/memory.limit_in_bytes" 2>/dev/null)" ;;

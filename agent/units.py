@@ -165,8 +165,10 @@ def _ending(spec: ApplicationSpec, stop_signal: str) -> Iterable[tuple[str, str]
 
 
 def _identity(launch: Launch) -> Iterable[tuple[str, str]]:
-    yield "User", str(launch.account.uid)
-    yield "Group", str(launch.account.gid)
+    if launch.account.uid:  # naming root makes systemd 257 take CAP_SETUID away
+        yield "User", str(launch.account.uid)
+    if launch.account.uid or launch.account.gid:
+        yield "Group", str(launch.account.gid)
     if launch.account.groups:
         yield "SupplementaryGroups", " ".join(map(str, launch.account.groups))
     yield "Slice", SLICE

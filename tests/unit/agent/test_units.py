@@ -78,6 +78,13 @@ def test_capabilities_by_user_profile_and_port(
     assert value(lines, "AmbientCapabilities") == ambient
 
 
+def test_root_is_not_named_and_others_are() -> None:
+    assert value(service(), "User") == value(service(), "Group") == []
+    lines = service(replace(LAUNCH, account=Account(1000, 0, (7, 8))))
+    assert (value(lines, "User"), value(lines, "Group")) == (["1000"], ["0"])
+    assert value(lines, "SupplementaryGroups") == ["7 8"]
+
+
 def test_a_user_namespace_gives_way_to_a_low_port() -> None:
     boxed = replace(LAUNCH, profile="sandbox", account=Account(1000, 1000))
     assert value(service(boxed), "PrivateUsers") == ["yes"]
