@@ -1,5 +1,6 @@
 """One controller with two joined nodes for all tests here, and a namespace of its own for each test."""
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -11,6 +12,8 @@ from tests.e2e.site import Site, Space
 from tests.lab.network import LabNetwork
 from tests.lab.nodes import Nodes
 from tests.lab.registry import Registry
+
+_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="package")
@@ -33,7 +36,7 @@ def machine(site: Site) -> Machine:
 @pytest.fixture
 def space(site: Site, request: pytest.FixtureRequest) -> Iterator[Space]:
     """A namespace named after the test; deleted, with all in it, when the test ends."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
-    made = site.space(name[:50].strip("-"))
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
+    made = site.space(f"{name[:40].strip('-')}-{next(_NUMBERS)}")
     yield made
     made.kubectl("delete", "namespace", made.namespace, "--wait=false")

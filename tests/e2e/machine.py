@@ -29,6 +29,7 @@ class Machine:
         self.node.start()
         self.node.wait_ready()
         self.address = self.node.address
+        self.bundle = ""
 
     def remove(self) -> None:
         self._nodes.remove(self.node)
@@ -37,6 +38,7 @@ class Machine:
 
     def join(self, bundle: str, registry: str) -> subprocess.CompletedProcess[str]:
         """Install a bundle; the agent is not started yet."""
+        self.bundle = bundle
         self.node.write("/root/node.bundle", bundle, 0o600)
         words = ("join", "/root/node.bundle", "--mirror", f"docker.io=http://{registry}")
         return self.node.exec("python3", "-m", "agent", *words, check=False)
