@@ -40,6 +40,7 @@ class Exchange:
         "_method",
         "_status",
         "_waiter",
+        "broken",
         "complete",
         "expect_continue",
         "failed",
@@ -81,6 +82,8 @@ class Exchange:
         self.expect_continue = False
         self.complete = False
         """The request has arrived in full."""
+        self.broken = False
+        """The rest of the request cannot be read."""
         self.started = False
         """The response has begun."""
         self.written = False
@@ -127,6 +130,10 @@ class Exchange:
         self.complete = True
         self._wake()
 
+    def break_off(self) -> None:
+        self.broken = True
+        self._wake()
+
     def disconnected(self) -> None:
         self._wake()
 
@@ -136,7 +143,7 @@ class Exchange:
 
     async def receive(self) -> Message:
         connection = self._connection
-        while not connection.lost:
+        while not connection.lost and not self.broken:
             if self._body or (self.complete and not self._delivered):
                 body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
                 self._body.clear()

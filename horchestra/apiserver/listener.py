@@ -76,7 +76,13 @@ class Connection(asyncio.Protocol):
         """What the client sends from now on is dropped."""
         self._refusal: bytes | None = None
         self._in_headers = False
+        self._began = False
+        """The message that is read began in the data at hand."""
         self._header_bytes = 0
+        """Of what was parsed."""
+        self._unparsed_bytes = 0
+        """Of whole pieces that came since the message began and did not complete its headers."""
+        self._hosts = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._expect_continue = False
@@ -134,8 +140,9 @@ class Connection(asyncio.Protocol):
             return
         if not self._in_headers and self._incoming is None:
             self._in_headers = True
-            self._header_bytes = 0
+            self._header_bytes = self._unparsed_bytes = 0
             self.deadline = self.loop.time() + self.limits.header_time if self._active is None else inf
+        self._began = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -143,13 +150,10 @@ class Connection(asyncio.Protocol):
             self._deaf = True
             return
         except httptools.HttpParserError as error:
-            if self._incoming is not None:
-                self.transport.abort()
-            else:
-                self._refuse(400, "BadRequest", f"this is not HTTP/1.1: {error}")
+            self._refuse(400, "BadRequest", f"this is not HTTP/1.1: {error}")
             return
-        if self._in_headers and self._incoming is None:
-            self._header_bytes += len(data)
+        if self._in_headers and self._incoming is None and not self._began:
+            self._unparsed_bytes += len(data)
             self._check_headers()
 
     def timed_out(self, now: float) -> bool:
@@ -166,10 +170,10 @@ class Connection(asyncio.Protocol):
     # Parser
 
     def on_message_begin(self) -> None:
-        self._in_headers = True
+        self._in_headers = self._began = True
         self._url = b""
         self._headers = []
-        self._header_bytes = 0
+        self._header_bytes = self._unparsed_bytes = self._hosts = 0
         self._expect_continue = False
 
     def on_url(self, url: bytes) -> None:
@@ -179,18 +183,26 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         self._header_bytes += len(name) + len(value) + 4
-        if name == b"expect" and value.lower() == b"100-continue":
+        if self._incoming is not None:  # a trailer: nothing asks for one
+            self._check_headers()
+            return
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect" and value.lower() == b"100-continue":
             self._expect_continue = True
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        if self._deaf or self._lingering or not self._check_headers():
+        if self._lingering or not self._check_headers():
             return
         if len(self._waiting) >= self.limits.pipelined:
             self._refuse(400, "BadRequest", f"more than {self.limits.pipelined} requests sent ahead of their answers")
             return
         parser = self.parser
+        if self._hosts > 1 or (not self._hosts and parser.get_http_version() == "1.1"):
+            self._refuse(400, "BadRequest", f"the request has {self._hosts} Host headers; it must have one")
+            return
         keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         path, _, query = self._url.partition(b"?")
         if not path.startswith(b"/"):
@@ -220,7 +232,9 @@ class Connection(asyncio.Protocol):
             self.deadline = inf
 
     def _check_headers(self) -> bool:
-        if self._header_bytes <= self.limits.headers:
+        if self._deaf:
+            return False
+        if max(self._header_bytes, self._unparsed_bytes) <= self.limits.headers:
             return True
         self._refuse(431, "RequestEntityTooLarge", f"request line and headers exceed {self.limits.headers} bytes")
         return False
@@ -237,7 +251,10 @@ class Connection(asyncio.Protocol):
             return
         self._active = None
         if exchange.failed:
-            self.transport.abort()
+            if self._refusal is not None and exchange.broken and not exchange.started:
+                self._refuse_now(self._refusal)
+            else:
+                self.transport.abort()
         elif self._incoming is exchange:
             self._linger()
         elif not exchange.keep_alive or self.listener.closing:
@@ -264,6 +281,8 @@ class Connection(asyncio.Protocol):
         head = f"HTTP/1.1 {code} \r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
         self._deaf = True
         self._refusal = head.encode() + b"\r\n\r\n" + body
+        if self._incoming is not None:
+            self._incoming.break_off()
         if self._active is None:
             self._refuse_now(self._refusal)
         else:

@@ -91,6 +91,68 @@ async def test_headers_of_70_kib_are_accepted(serving: Serve, plain: ssl.SSLCont
     await wire.close()
 
 
+async def test_headers_count_once_in_whatever_pieces_they_come(serving: Serve, plain: ssl.SSLContext) -> None:
+    wire = await Wire.connect((await serving(echo)).port, plain)
+    wire.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n" + b"a" * 69_000)
+    await wire.writer.drain()
+    wire.send(b"a" * 1000 + b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Negotiate ")
+    for _ in range(14):
+        wire.send(b"a" * 5000)
+        await asyncio.sleep(0.005)
+    wire.send(b"\r\n\r\n")
+    assert [(await wire.answer()).code for _ in range(2)] == [200, 200]
+    wire.send(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Negotiate ")
+    for _ in range(16):
+        wire.send(b"a" * 5000)
+        await asyncio.sleep(0.005)
+    assert (await wire.answer()).code == 431
+    await wire.close()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Transfer-Encoding: gzip\r\n\r\nabc",
+        b"Transfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}XX0\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("ahead", [0, 2])
+async def test_a_body_that_cannot_be_read_gets_400(
+    serving: Serve, plain: ssl.SSLContext, rest: bytes, ahead: int
+) -> None:
+    wire = await Wire.connect((await serving(echo)).port, plain)
+    wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * ahead + b"POST / HTTP/1.1\r\nHost: x\r\n" + rest)
+    assert [(await wire.answer()).code for _ in range(ahead + 1)] == [200] * ahead + [400]
+    assert await wire.reader.read() == b""
+
+
+@pytest.mark.parametrize(("hosts", "code"), [(b"", 400), (b"Host: a\r\n", 200), (b"Host: a\r\nHost: b\r\n", 400)])
+async def test_a_request_has_one_host(serving: Serve, plain: ssl.SSLContext, hosts: bytes, code: int) -> None:
+    wire = await Wire.connect((await serving(echo)).port, plain)
+    wire.send(b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")
+    assert (await wire.answer()).code == code
+    await wire.close()
+
+
+async def test_trailers_are_dropped_and_bounded(serving: Serve, plain: ssl.SSLContext) -> None:
+    seen: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await echo(scope, receive, send)
+        seen.extend(name for name, _ in scope["headers"])
+
+    wire = await Wire.connect((await serving(app)).port, plain)
+    start = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    wire.send(start + b"X-Late: 1\r\n\r\n")
+    assert (await wire.answer()).code == 200
+    assert b"x-late" not in seen
+    wire.send(start + b"X-Late: 1\r\n" * 20_000)
+    assert (await wire.answer()).code == 431
+    await wire.close()
+
+
 async def test_what_is_not_http_gets_400(serving: Serve, plain: ssl.SSLContext) -> None:
     wire = await Wire.connect((await serving(echo)).port, plain)
     wire.send(b"\x16\x03\x01 hello\r\n\r\n")
