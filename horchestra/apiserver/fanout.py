@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from horchestra.apimachinery.errors import StatusError
@@ -33,22 +34,45 @@ AT_ONCE = 100
 """Watchers written to before other requests get their turn."""
 PENDING = 8 * 1024 * 1024
 """Bytes that wait for one slow client before it is told to list again."""
+BACKLOG = 256 * 1024 * 1024
+"""Bytes that wait for all slow clients together; beyond it those who are furthest behind are told so."""
+DIRECT = 256 * 1024
+"""Bytes that are handed to a connection at once; of what is larger, no connection holds more."""
 BOOKMARK_EVERY = (50.0, 60.0)
 _SETTLED = 0.001
 """Seconds; what a subscription was already handed is returned without any waiting."""
 _SLOW = "the client was too slow to be told of every change; list again"
 
 
+class Backlog:
+    """What waits for slow clients, counted over all of them."""
+
+    def __init__(self, most: int = BACKLOG) -> None:
+        self._most = most
+        self._sizes: dict[Member, int] = {}
+        self._total = 0
+
+    def changed(self, member: Member, size: int) -> None:
+        self._total += size - self._sizes.pop(member, 0)
+        if size:
+            self._sizes[member] = size
+        while self._total > self._most:
+            max(self._sizes, key=lambda m: self._sizes[m]).fall_behind()
+
+
 class Member:
     """One watch. Everything after revision `since` is offered to it."""
 
-    def __init__(self, chosen: Selection, lines: Lines, bookmarks: bool, push: Push | None, since: int) -> None:
+    def __init__(
+        self, chosen: Selection, lines: Lines, bookmarks: bool, push: Push | None, since: int, backlog: Backlog
+    ) -> None:
         self.chosen = chosen
         self.lines = lines
         self.bookmarks = bookmarks
         self.since = since
         self._push = push
-        self._pending: list[bytes] = []
+        self._backlog = backlog
+        self._pending: deque[bytes] = deque()
         self._size = 0
         self._wake = asyncio.Event()
         self._idle = False
@@ -59,15 +83,27 @@ class Member:
     def offer(self, data: bytes) -> None:
         if self._ended or not data:
             return
-        if self._idle and self._push is not None and self._push(data):
+        if self._idle and self._push is not None and len(data) <= DIRECT and self._push(data):
             return
         self._idle = False
         self._pending.append(data)
-        self._size += len(data)
+        self._resize(len(data))
         if self._size > PENDING and len(self._pending) > 1:
-            self._pending.clear()
-            self.end(StatusError("Expired", _SLOW))
+            self.fall_behind()
         self._wake.set()
+
+    def fall_behind(self) -> None:
+        """Gives up what waits; the client is told to list again."""
+        self.drop()
+        self.end(StatusError("Expired", _SLOW))
+
+    def drop(self) -> None:
+        self._pending.clear()
+        self._resize(-self._size)
+
+    def _resize(self, by: int) -> None:
+        self._size += by
+        self._backlog.changed(self, self._size)
 
     def end(self, error: StatusError | None = None) -> None:
         """The watch ends once what waits is written; `error` is its last event."""
@@ -79,10 +115,8 @@ class Member:
         """Writes what could not go out at once, until the end."""
         while True:
             while self._pending:
-                data = b"".join(self._pending)
-                self._pending.clear()
-                self._size = 0
-                await write(data)
+                for piece in _divided(self._next()):
+                    await write(piece)
             if self._ended:
                 if self._error is not None:
                     await write(self.lines.error(self._error))
@@ -90,6 +124,24 @@ class Member:
             self._idle = True
             await self._wake.wait()
             self._wake.clear()
+
+    def _next(self) -> bytes:
+        """As much of what waits as goes out at once."""
+        taken = [self._pending.popleft()]
+        size = len(taken[0])
+        while self._pending and size + len(self._pending[0]) <= DIRECT:
+            taken.append(self._pending.popleft())
+            size += len(taken[-1])
+        self._resize(-size)
+        return b"".join(taken)
+
+
+def _divided(data: bytes) -> Iterator[bytes]:
+    if len(data) <= DIRECT:
+        yield data
+        return
+    for start in range(0, len(data), DIRECT):
+        yield data[start : start + DIRECT]
 
 
 class Fanout:

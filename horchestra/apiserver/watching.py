@@ -11,7 +11,7 @@ from horchestra.apimachinery.errors import StatusError
 from horchestra.storage.watch import Batch, WatchCache
 
 from . import freshness
-from .fanout import Fanout, Member, Scope, Write
+from .fanout import Backlog, Fanout, Member, Scope, Write
 from .lines import Lines
 from .metrics import WATCHERS
 from .request import Request
@@ -28,6 +28,7 @@ class Watcher:
     def __init__(self, cache: WatchCache) -> None:
         self._cache = cache
         self._fanouts: dict[Scope, Fanout] = {}
+        self._backlog = Backlog()
         self._closing = False
 
     def close(self) -> None:
@@ -50,7 +51,7 @@ class Watcher:
 
         async def run(write: Write) -> None:
             now = self._cache.revision
-            member = Member(chosen, lines, bookmarks, push, now)
+            member = Member(chosen, lines, bookmarks, push, now, self._backlog)
             entries = chosen.entries(self._cache) if initial else []
             scope: Scope = (view.stored, chosen.namespace)
             with _Registration(self, scope, member, request, seconds):
@@ -58,10 +59,12 @@ class Watcher:
                     await write(piece)
                 if since is not None:
                     try:
-                        await write(lines.batch(await self._missed(scope, since, now), chosen))
+                        missed = await self._missed(scope, since, now)
                     except StatusError as error:
                         await write(lines.error(error))
                         return
+                    for piece in _pieces(lines.batch(Batch([event]), chosen) for event in missed):
+                        await write(piece)
                 if ends_initial:
                     await write(lines.bookmark(now, _INITIAL_END))
                 await member.pump(write)
@@ -140,6 +143,7 @@ class _Registration:
         self._unsubscribe()
         self._timer.cancel()
         self._gone.cancel()
+        self._member.drop()
         self._watcher.leave(self._scope, self._fanout, self._member)
 
     async def _client_gone(self) -> None:

@@ -130,8 +130,11 @@ class Wire:
     async def line(self) -> Any:
         """The next event of a watch: chunks may hold several."""
         while not self.log:
-            chunk = await self.chunk()
-            if not chunk:
-                return None
-            self.log = chunk.splitlines()
+            text = b""
+            while not text.endswith(b"\n"):
+                chunk = await self.chunk()
+                if not chunk:
+                    return None
+                text += chunk
+            self.log = text.splitlines()
         return json.loads(self.log.pop(0))

@@ -3,7 +3,7 @@ from typing import Any, cast
 
 from horchestra.apimachinery.errors import StatusError
 from horchestra.apiserver import fanout
-from horchestra.apiserver.fanout import Member
+from horchestra.apiserver.fanout import Backlog, Member
 
 
 class Lines:
@@ -33,7 +33,7 @@ class Client:
 
 
 def member(client: Client) -> Member:
-    return Member(cast(Any, None), cast(Any, Lines()), False, client.push, 0)
+    return Member(cast(Any, None), cast(Any, Lines()), False, client.push, 0, Backlog())
 
 
 async def test_what_comes_before_the_start_is_written_first_and_then_directly() -> None:
@@ -80,7 +80,7 @@ async def test_a_client_that_lags_too_far_behind_is_told_to_list_again() -> None
     assert sum(map(len, watch._pending)) <= fanout.PENDING
     for _ in range(4):
         watch.offer(b"x" * (fanout.PENDING // 3))
-    assert watch._pending == []
+    assert not watch._pending
     client.blocked.set()
     await pumping
     assert client.got[-1] == b"Expired"
@@ -94,3 +94,31 @@ async def test_what_waits_is_written_before_the_end() -> None:
     watch.offer(b"2")
     await watch.pump(client.write)
     assert client.got == [b"1"]
+
+
+async def test_of_all_slow_clients_the_one_furthest_behind_gives_way() -> None:
+    backlog = Backlog(1000)
+    clients = [Client() for _ in range(3)]
+    watches = []
+    for client in clients:
+        client.room = False
+        lines = cast(Any, Lines())
+        watches.append(Member(cast(Any, None), lines, False, client.push, 0, backlog))
+    watches[0].offer(b"x" * 500)
+    watches[1].offer(b"x" * 400)
+    watches[2].offer(b"x" * 200)
+    for watch in watches:
+        watch.end()
+        await watch.pump(clients[watches.index(watch)].write)
+    assert [b"".join(c.got)[:7] for c in clients] == [b"Expired", b"xxxxxxx", b"xxxxxxx"]
+
+
+async def test_a_large_piece_goes_out_in_parts_that_the_client_has_to_take() -> None:
+    client = Client()
+    watch = member(client)
+    pumping = asyncio.create_task(watch.pump(client.write))
+    await asyncio.sleep(0)
+    watch.offer(b"x" * (2 * fanout.DIRECT + 1))
+    watch.end()
+    await pumping
+    assert [len(part) for part in client.got] == [fanout.DIRECT, fanout.DIRECT, 1]
