@@ -16,6 +16,8 @@ from .yaml import decode_yaml
 
 MAX_DEPTH = 128
 """Lists and maps within one another."""
+MAX_VALUES = 100_000
+"""In all lists and maps together: objects have hundreds, and what is done for each adds up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ def decode(body: bytes, content_type: str) -> Decoded:
     duplicates: list[str] = []
     try:
         value = read(_text(body), duplicates)
-        _check_depth(value)
+        _check_size(value)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise StatusError("BadRequest", f"the body of the request is not valid {name}: {why}") from None
@@ -104,11 +106,15 @@ def _check_surrogates(value: Any) -> None:
         raise ValueError("an escape \\uD800 to \\uDFFF stands alone, it is no character") from None
 
 
-def _check_depth(value: Any) -> None:
+def _check_size(value: Any) -> None:
     level: list[Any] = [value] if isinstance(value, (dict, list)) else []
+    values = 0
     for _ in range(MAX_DEPTH):
         if not level:
             return
+        values += sum(map(len, level))
+        if values > MAX_VALUES:
+            raise ValueError(f"it holds more than {MAX_VALUES} values")
         level = [
             part
             for outer in level

@@ -27,6 +27,13 @@ CODES = {
 }
 
 
+MAX_CAUSES = 100
+MAX_MESSAGE = 16 * 1024
+"""Characters of a Status' message; it may repeat what a client sent."""
+_MAX_TEXT = 1000
+"""Characters of any other text in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One entry of `details.causes`; reason is FieldValueInvalid, FieldValueRequired, FieldValueDuplicate, ..."""
@@ -59,14 +66,20 @@ class StatusError(Exception):
         return CODES[self.reason]
 
     def status(self) -> dict[str, Any]:
-        """The `Status` object of meta/v1."""
+        """The `Status` object of meta/v1, bounded in size."""
         details: dict[str, Any] = {
-            k: v for k, v in (("name", self.name), ("group", self.group), ("kind", self.kind), ("uid", self.uid)) if v
+            k: shortened(v)
+            for k, v in (("name", self.name), ("group", self.group), ("kind", self.kind), ("uid", self.uid))
+            if v
         }
         if self.causes:
             details["causes"] = [
-                {"reason": c.reason, "message": c.message, **({"field": c.field} if c.field else {})}
-                for c in self.causes
+                {
+                    "reason": c.reason,
+                    "message": shortened(c.message),
+                    **({"field": shortened(c.field)} if c.field else {}),
+                }
+                for c in self.causes[:MAX_CAUSES]
             ]
         if self.retry_after is not None:
             details["retryAfterSeconds"] = self.retry_after
@@ -75,11 +88,15 @@ class StatusError(Exception):
             "apiVersion": "v1",
             "metadata": {},
             "status": "Failure",
-            "message": self.message,
+            "message": shortened(self.message, MAX_MESSAGE),
             "reason": self.reason,
             **({"details": details} if details else {}),
             "code": self.code,
         }
+
+
+def shortened(text: str, most: int = _MAX_TEXT) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def not_found(group: str, plural: str, name: str) -> StatusError:
@@ -99,9 +116,11 @@ def conflict(group: str, plural: str, name: str, why: str) -> StatusError:
 
 
 def invalid(group: str, kind: str, name: str, causes: list[Cause]) -> StatusError:
-    """All bad fields of one object at once."""
-    parts = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
+    """All bad fields of one object at once, or the first hundred of them."""
+    parts = [shortened(f"{c.field}: {c.message}" if c.field else c.message) for c in causes[:MAX_CAUSES]]
+    if len(causes) > MAX_CAUSES:
+        parts.append(f"and {len(causes) - MAX_CAUSES} more")
     listed = parts[0] if len(parts) == 1 else "[" + ", ".join(parts) + "]"
     qualified = f"{kind}.{group}" if group else kind
-    message = f'{qualified} "{name}" is invalid: {listed}'
-    return StatusError("Invalid", message, group=group, kind=kind, name=name, causes=causes)
+    message = f'{qualified} "{shortened(name)}" is invalid: {listed}'
+    return StatusError("Invalid", message, group=group, kind=kind, name=name, causes=causes[:MAX_CAUSES])

@@ -8,8 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from .errors import Cause
+from .errors import MAX_CAUSES, Cause
 
+_CONSIDERED = 2 * MAX_CAUSES
+"""Faults looked at; comparing them with one another takes the square of their number."""
 _TYPES = {
     "string": "text",
     "int": "a whole number",
@@ -24,7 +26,7 @@ _TYPES = {
 
 def field_causes(error: ValidationError, obj: Any, *, secret: bool = False) -> list[Cause]:
     """One cause per bad field, with its path in `obj`; of a secret object no values are repeated."""
-    found = [_Fault(details, obj, secret) for details in error.errors(include_url=False)]
+    found = [_Fault(details, obj, secret) for details in error.errors(include_url=False)[:_CONSIDERED]]
     causes: dict[tuple[str, str], Cause] = {}
     for fault in found:
         if fault.union is None or not _elsewhere(fault, found):

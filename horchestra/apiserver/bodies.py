@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from horchestra.apimachinery import codec
+from horchestra.apimachinery.codec import Decoded
 from horchestra.apimachinery.errors import StatusError
 from horchestra.apimachinery.registry import Resource
 
 from . import protobuf
 from .request import Request
+
+THREADED_FROM = 64 * 1024
 
 
 async def read_object(request: Request, resource: Resource, *, validation: str) -> dict[str, Any]:
@@ -19,12 +23,9 @@ async def read_object(request: Request, resource: Resource, *, validation: str) 
     """
     body = await request.body()
     media_type = media_type_of(request)
-    if media_type == protobuf.MEDIA_TYPE:
-        value: Any = protobuf.decode(body)
-    else:
-        decoded = codec.decode(body, media_type)
-        report_duplicates(request, resource, decoded.duplicates, validation)
-        value = decoded.value
+    decoded = await decode(body, media_type)
+    report_duplicates(request, resource, decoded.duplicates, validation)
+    value = decoded.value
     if not isinstance(value, dict):
         raise StatusError("BadRequest", "the body must be one object")
     _check_kind(value, resource)
@@ -32,6 +33,22 @@ async def read_object(request: Request, resource: Resource, *, validation: str) 
     name = value["metadata"].get("name")
     request.object_name = name[:253] if isinstance(name, str) else ""
     return value
+
+
+async def decode(body: bytes, media_type: str) -> Decoded:
+    """JSON, YAML or protobuf; what is large in a thread, so that others get their turn.
+
+    Raises StatusError BadRequest, UnsupportedMediaType.
+    """
+    if len(body) < THREADED_FROM:
+        return _decode(body, media_type)
+    return await asyncio.to_thread(_decode, body, media_type)
+
+
+def _decode(body: bytes, media_type: str) -> Decoded:
+    if media_type == protobuf.MEDIA_TYPE:
+        return Decoded(protobuf.decode(body))
+    return codec.decode(body, media_type)
 
 
 def media_type_of(request: Request) -> str:
@@ -42,7 +59,7 @@ def report_duplicates(request: Request, resource: Resource, paths: list[str], va
     """A key given twice is an error or a warning, as fieldValidation says."""
     if not paths or validation == "Ignore":
         return
-    texts = [f'duplicate field "{path}"' for path in paths]
+    texts = [f'duplicate field "{path[:300]}"' for path in paths[:50]]
     if validation == "Strict":
         where = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise StatusError("BadRequest", f"{where}: strict decoding error: {', '.join(texts)}")

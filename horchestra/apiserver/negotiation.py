@@ -6,6 +6,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 GROUP = "meta.k8s.io"
+_LONGEST = 1024
+"""Characters of an Accept header that count; more are not kept in memory."""
 
 
 class Shape(StrEnum):
@@ -33,9 +35,13 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-@lru_cache(maxsize=1024)
 def shape(accept: str) -> Shape:
     """JSON is given whatever is asked for; a type with `as=` that is not known is passed over."""
+    return _shape(accept[:_LONGEST])
+
+
+@lru_cache(maxsize=1024)
+def _shape(accept: str) -> Shape:
     for fields in media_types(accept):
         if fields[""] not in ("application/json", "application/*", "*/*"):
             continue
@@ -51,9 +57,13 @@ def shape(accept: str) -> Shape:
     return Shape.OBJECT
 
 
-@lru_cache(maxsize=1024)
 def discovery_version(accept: str) -> str:
     """`v2` or `v2beta1` for aggregated discovery, "" for the legacy lists."""
+    return _discovery_version(accept[:_LONGEST])
+
+
+@lru_cache(maxsize=1024)
+def _discovery_version(accept: str) -> str:
     for fields in media_types(accept):
         if fields[""] != "application/json":
             continue

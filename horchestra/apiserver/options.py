@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from horchestra.apimachinery import codec
 from horchestra.apimachinery.errors import Cause, StatusError
 from horchestra.storage.store import DeleteOptions, WriteOptions
 
-from . import protobuf
+from .bodies import decode, media_type_of
 from .request import Request
 
 VALIDATIONS = ("Strict", "Warn", "Ignore")
@@ -17,8 +16,9 @@ PROPAGATIONS = ("Background", "Foreground", "Orphan")
 
 def dry_run(values: list[str], kind: str) -> bool:
     """`dryRun=All`. Raises StatusError Invalid for anything else."""
-    if any(value not in ("", "All") for value in values):
-        message = f'Unsupported value: "{values[0]}": supported values: "All"'
+    wrong = next((value for value in values if value not in ("", "All")), None)
+    if wrong is not None:
+        message = f'Unsupported value: "{wrong}": supported values: "All"'
         raise _invalid(kind, Cause("FieldValueNotSupported", message, "dryRun"))
     return "All" in values
 
@@ -38,9 +38,9 @@ def write_options(request: Request) -> WriteOptions:
     )
 
 
-def delete_options(request: Request, body: bytes) -> DeleteOptions:
+async def delete_options(request: Request, body: bytes) -> DeleteOptions:
     """From the body (JSON, YAML or protobuf; kind may be missing), else from the query. Raises StatusError."""
-    given = _delete_body(request, body)
+    given = await _delete_body(request, body)
     preconditions = _typed(given, "preconditions", dict) or {}
     grace = _typed(given, "gracePeriodSeconds", int)
     propagation = _typed(given, "propagationPolicy", str)
@@ -63,7 +63,7 @@ def delete_options(request: Request, body: bytes) -> DeleteOptions:
     )
 
 
-def _delete_body(request: Request, body: bytes) -> dict[str, Any]:
+async def _delete_body(request: Request, body: bytes) -> dict[str, Any]:
     if not body:
         given: dict[str, Any] = {}
         grace = request.number("gracePeriodSeconds")
@@ -74,12 +74,14 @@ def _delete_body(request: Request, body: bytes) -> dict[str, Any]:
         if request.param("orphanDependents"):
             given["orphanDependents"] = request.flag("orphanDependents")
         return given
-    media_type = request.header(b"content-type").partition(";")[0].strip() or "application/json"
-    value = protobuf.decode(body) if media_type == protobuf.MEDIA_TYPE else codec.decode(body, media_type).value
+    media_type = media_type_of(request)
+    value = (await decode(body, media_type)).value
     if not isinstance(value, dict):
         raise StatusError("BadRequest", "the body of a deletion must be a DeleteOptions object")
     if value.get("kind") not in (None, "", "DeleteOptions"):
-        raise StatusError("BadRequest", f"the body of a deletion must be DeleteOptions, not {value['kind']!r}")
+        raise StatusError(
+            "BadRequest", f"the body of a deletion must be DeleteOptions, not {str(value['kind'])[:100]!r}"
+        )
     return value
 
 

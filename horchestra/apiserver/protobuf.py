@@ -18,6 +18,8 @@ from .protobuf_fields import MESSAGES, Field, Form
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
 MAX_DEPTH = 16
+MAX_ITEMS = 10_000
+"""In one list or map."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -51,12 +53,18 @@ def _message(name: str, data: bytes, depth: int) -> dict[str, Any]:
         if field.form is Form.MAP:
             entry = dict(_fields(value if isinstance(value, bytes) else b""))
             key = _scalar("string", entry.get(1, b""), depth)
-            out.setdefault(field.name, {})[key] = _scalar(field.type, entry.get(2, b""), depth)
+            _room(out.setdefault(field.name, {}))[key] = _scalar(field.type, entry.get(2, b""), depth)
         elif field.form is Form.LIST:
-            out.setdefault(field.name, []).append(_scalar(field.type, value, depth))
+            _room(out.setdefault(field.name, [])).append(_scalar(field.type, value, depth))
         else:
             _set(out, field, _scalar(field.type, value, depth))
     return out
+
+
+def _room(items: Any) -> Any:
+    if len(items) >= MAX_ITEMS:
+        raise ValueError(f"it has more than {MAX_ITEMS} items in one list or map")
+    return items
 
 
 def _set(out: dict[str, Any], field: Field, value: Any) -> None:

@@ -19,6 +19,7 @@ PIECE = 256 * 1024
 GZIP_FROM = 128 * 1024
 """Smaller answers are not worth compressing (the threshold of Kubernetes)."""
 WARNING_BYTES = 4096
+WARNING_CHARACTERS = 500
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -58,8 +59,8 @@ def warning_headers(warnings: Iterable[str]) -> Iterator[tuple[bytes, bytes]]:
     """`Warning: 299 - "text"` (RFC 7234 5.5), as Kubernetes sends it; 4 KiB of them at the most."""
     total = 0
     for text in dict.fromkeys(warnings):
-        printable = "".join(c if c.isprintable() else " " for c in text)
-        escaped = printable.replace("\\", "\\\\").replace('"', '\\"').encode()[:1024]
+        printable = "".join(c if c.isprintable() else " " for c in text[:WARNING_CHARACTERS])
+        escaped = printable.replace("\\", "\\\\").replace('"', '\\"').encode()
         total += len(escaped)
         if total > WARNING_BYTES:
             return

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from horchestra.apimachinery import codec
 from horchestra.apimachinery.errors import StatusError
 from horchestra.authz.authorizer import Attributes, Authorizer
 
-from . import protobuf
-from .bodies import media_type_of
+from .bodies import decode, media_type_of
 from .request import Request
 from .response import Response, answer
 
@@ -24,7 +22,7 @@ async def review(request: Request, authorizer: Authorizer) -> Response:
         raise StatusError("MethodNotAllowed", f"{request.route.plural} can only be created")
     body = await request.body()
     media_type = media_type_of(request)
-    value = protobuf.decode(body) if media_type == protobuf.MEDIA_TYPE else codec.decode(body, media_type).value
+    value = (await decode(body, media_type)).value
     if not isinstance(value, dict):
         raise StatusError("BadRequest", "the body must be one object")
     route = request.route

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from horchestra.apimachinery import codec, patch
+from horchestra.apimachinery import patch
 from horchestra.apimachinery.errors import StatusError
 from horchestra.apimachinery.registry import Resource
 from horchestra.storage.patch import json_patch
 from horchestra.storage.store import Store, WriteOptions, Written
 
 from . import freshness, table
-from .bodies import check_name, media_type_of, read_object, report_duplicates
+from .bodies import check_name, decode, media_type_of, read_object, report_duplicates
 from .metrics import STORE_SECONDS
 from .negotiation import Shape, shape
 from .options import delete_options, write_options
@@ -60,7 +60,7 @@ class Writer:
                 "UnsupportedMediaType",
                 f'"{media_type[:100]}" is not supported; patches are {MERGE}, {JSON_PATCH} or {STRATEGIC}',
             )
-        decoded = codec.decode(await request.body(), "application/json")
+        decoded = await decode(await request.body(), "application/json")
         report_duplicates(request, view.resource, decoded.duplicates, options.field_validation)
         return await self._update(view, request, _change(view.resource, media_type, decoded.value, request), options)
 
@@ -73,7 +73,7 @@ class Writer:
         return _written(request, written, 200)
 
     async def delete(self, view: View, request: Request) -> Response:
-        options = delete_options(request, await request.body())
+        options = await delete_options(request, await request.body())
         route = request.route
         with STORE_SECONDS.labels("delete").time():
             written = await self._store.delete(view.stored, route.namespace, route.name, options)
@@ -85,7 +85,7 @@ class Writer:
 
     async def delete_collection(self, view: View, request: Request) -> Response:
         """Each object is its own deletion; one that somebody else removed meanwhile is passed over."""
-        options = delete_options(request, await request.body())
+        options = await delete_options(request, await request.body())
         await freshness.reached(self._store.watch, None)
         _, entries = self._reader.matching(view, request)
         for entry in entries:

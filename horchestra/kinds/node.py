@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from horchestra.apimachinery import quantity
 from horchestra.apimachinery.admission import AdmissionRequest, Operation
 from horchestra.apimachinery.errors import Cause, StatusError
 from horchestra.apimachinery.meta import APIObject, Condition, Model
@@ -14,6 +15,16 @@ from horchestra.apimachinery.registry import Column, Resource
 
 ACCEPT_LINEAGE = "orch.ks-tool.dev/accept-lineage"
 ADOPT = "orch.ks-tool.dev/adopt"
+
+
+def _amount(value: str | int) -> str | int:
+    if quantity.parse(value) < 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+Amount = Annotated[str | int, AfterValidator(_amount)]
+"""Rules of placement and admission read it, whoever wrote it."""
 
 
 class Taint(Model):
@@ -64,10 +75,25 @@ class NodeSystemInfo(Model):
     """Unused; present for clients of Kubernetes."""
 
 
+class NodeVolume(Model):
+    uid: str
+    """UID of the volume."""
+    name: str
+    """Name of the volume."""
+    path: str = ""
+    """Its directory."""
+    bytes: int | None = None
+    """Space it takes, when that was measured."""
+    phase: str = ""
+    """Bound, Available or Retained (the object is gone, the data is kept)."""
+    quota_enforced: bool = False
+    """The host refuses to let it grow beyond its size."""
+
+
 class NodeStatus(Model):
-    capacity: dict[str, str | int] = Field(default_factory=dict)
+    capacity: dict[str, Amount] = Field(default_factory=dict)
     """What the host has: cpu, memory, ephemeral-storage."""
-    allocatable: dict[str, str | int] = Field(default_factory=dict)
+    allocatable: dict[str, Amount] = Field(default_factory=dict)
     """What applications may request of it."""
     addresses: list[NodeAddress] = Field(default_factory=list)
     """Addresses under which its applications answer."""
@@ -79,7 +105,7 @@ class NodeStatus(Model):
     """History of the controller that the node follows."""
     orphans: list[str] = Field(default_factory=list)
     """Applications that run here and are in no desired state (namespace/name uid)."""
-    volumes: list[dict[str, Any]] = Field(default_factory=list)
+    volumes: list[NodeVolume] = Field(default_factory=list)
     """Volume directories found here, kept ones of deleted volumes included."""
     lastSeen: str | None = None
     """When its last session ended; while one is open the node is seen now."""

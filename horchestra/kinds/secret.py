@@ -55,7 +55,10 @@ class Secret(APIObject):
             return
         del obj["stringData"]
         if plain:
-            data = obj["data"] = dict(obj.get("data") or {})
+            data = obj.get("data")
+            if data is not None and not isinstance(data, dict):
+                return  # refused by its type
+            data = obj["data"] = dict(data or {})
             data.update({k: base64.b64encode(v.encode()).decode() for k, v in plain.items()})
 
     def validate_object(self) -> list[Cause]:

@@ -16,6 +16,9 @@ from horchestra.apimachinery.registry import Resource
 
 from .options import WriteOptions
 
+MAX_BYTES = 3 * 1024 * 1024
+"""Of an object without its status, encoded: what one request can carry."""
+MAX_STATUS_BYTES = 1024 * 1024
 SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 """Metadata that clients cannot set; what they send is ignored."""
 
@@ -67,13 +70,30 @@ def stored_form(cls: type[APIObject], obj: dict[str, Any]) -> None:
     schema.apply_defaults(cls, obj)
 
 
-def typed(cls: type[APIObject], obj: dict[str, Any], *, rules: bool = True) -> APIObject:
-    """The lens. Raises StatusError Invalid, RequestEntityTooLarge."""
+def typed(cls: type[APIObject], obj: dict[str, Any], *, rules: bool = True, of: str | None = "") -> APIObject:
+    """The lens. `of`: the subresource whose size is checked, None for none.
+
+    Raises StatusError Invalid, BadRequest, RequestEntityTooLarge.
+    """
     try:
         body = encode(obj)
     except ValueError as error:
         raise StatusError("BadRequest", f"the object cannot be encoded as JSON: {error}") from None
+    if len(body) > MAX_BYTES and of is not None:
+        _check_size(cls, obj, len(body), of)
     return schema.validate(cls, obj, body, rules=rules)
+
+
+def _check_size(cls: type[APIObject], obj: dict[str, Any], size: int, subresource: str) -> None:
+    """Patches could make an object of any size, one body at a time. Of an object of full size the status can still be
+    written, and the other way round."""
+    status = len(encode(obj.get("status")))
+    measured, most = (status, MAX_STATUS_BYTES) if subresource == "status" else (size - status, MAX_BYTES)
+    if measured > most:
+        r, name = cls.resource, str(obj["metadata"].get("name", ""))
+        what = f'{"the status of " if subresource == "status" else ""}{r.qualified} "{name[:253]}"'
+        message = f"{what} has {measured} bytes; at most {most} are allowed"
+        raise StatusError("RequestEntityTooLarge", message, group=r.group, kind=r.plural, name=name)
 
 
 def check_update(lens: APIObject, old: APIObject | None, obj: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from horchestra.apimachinery.codec import encode
 from horchestra.apimachinery.errors import StatusError
 
 MAX_OPERATIONS = 1000
-MAX_COPIED = 3 * 1024 * 1024
+MAX_COPIED = 1024 * 1024
 """Bytes that `copy` operations may add in all: a list copied into itself doubles each time."""
 
 
@@ -40,6 +40,8 @@ def json_patch(obj: Any, operations: Any) -> Any:
             raise _refused(at, operation, "the value there is another one") from None
         except (jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException):
             raise _refused(at, operation, "the object has no such place") from None
+        except RecursionError:
+            raise StatusError("BadRequest", f"operation {at} of the JSON patch nests the object too deeply") from None
         except (jsonpatch.JsonPatchException, TypeError, KeyError, AttributeError, ValueError) as error:
             why = str(error)[:200] if isinstance(error, jsonpatch.JsonPatchException) else "a field has a wrong type"
             raise StatusError("BadRequest", f"operation {at} of the JSON patch is malformed: {why}") from None

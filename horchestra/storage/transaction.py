@@ -257,13 +257,13 @@ class Transaction:
         r = current.cls.resource
         uid, version = wanted.get("uid"), wanted.get("resourceVersion")
         if uid and uid != current.uid:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {current.uid}"
+            why = f"Precondition failed: UID in precondition: {str(uid)[:100]}, UID in object meta: {current.uid}"
             raise conflict(r.group, r.plural, current.name, why)
         if version and version not in (str(current.revision), "0"):
             why = _MODIFIED
             if deleting:
                 why = (
-                    f"Precondition failed: ResourceVersion in precondition: {version}, "
+                    f"Precondition failed: ResourceVersion in precondition: {str(version)[:100]}, "
                     f"ResourceVersion in object meta: {current.revision}"
                 )
             raise conflict(r.group, r.plural, current.name, why)
@@ -307,7 +307,9 @@ class Transaction:
             self._no_new_finalizers(current, obj)
         status = subresource == "status"
         leaving = terminating and not spec_changed
-        lens = admission.typed(cls, obj, rules=not status and not leaving)
+        lens = admission.typed(
+            cls, obj, rules=not status and not leaving, of=subresource if status or not leaving else None
+        )
         references = tuple(lens.references())
         if not status and not leaving:
             admission.check_update(lens, lens_of(current), obj)

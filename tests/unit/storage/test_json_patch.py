@@ -83,3 +83,18 @@ def test_growth_is_bounded() -> None:
         json_patch({"a": ["x" * 100]}, [{"op": "copy", "from": "/a", "path": "/a/-"}] * 100)
     assert caught.value.code == 413
     assert time.thread_time() - began < 1
+
+
+def test_nesting_beyond_all_bounds_is_refused() -> None:
+    value: Any = 1
+    for _ in range(100):
+        value = [value]
+    operations: list[dict[str, Any]] = [{"op": "add", "path": "/a", "value": value}]
+    place = "/a" + "/0" * 100
+    for _ in range(30):
+        operations.append({"op": "replace", "path": place, "value": value})
+        place += "/0" * 100
+    operations.append({"op": "copy", "from": "/a", "path": "/b"})
+    with pytest.raises(StatusError) as caught:
+        json_patch({}, operations)
+    assert caught.value.reason == "BadRequest"
