@@ -342,7 +342,7 @@ def forget_backoff(directory: Path, *, job_too: bool) -> None:
     """Start the next process at once; with `job_too` also forget that the job is finished and its failures."""
     values = _read(directory / "starts")
     if values:
-        values.update(streak="0", last="0", delay="0", until="0")
+        values.update(streak="0", delay="0", until="0")
         if job_too:
             values.update(failures="0", active="0")
         durable.write(directory / "starts", "".join(f"{k}={v}\n" for k, v in values.items()).encode())

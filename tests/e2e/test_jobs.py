@@ -76,6 +76,15 @@ def test_a_changed_spec_runs_a_finished_job_again(space: Space) -> None:
     space.phase("job", "Succeeded")
 
 
+def test_a_job_that_runs_again_has_all_its_retries_again(space: Space, machine: Machine) -> None:
+    space.run("job", "lab/job-fails:1", restartPolicy="Never", backoffLimit=1)
+    space.phase("job", "Failed", reason="BackoffLimitExceeded")
+    machine.node.exec("systemctl", "daemon-reload")  # from here on systemd keeps a stopped unit and its counter
+    space.kubectl("patch", "app", "job", "--type=merge", "-p", '{"spec": {"env": {"AGAIN": "1"}}}')
+    until(lambda: space.log("job").count("working") == 4, "two more tries", 10, lambda: space.log("job"))
+    space.phase("job", "Failed", reason="BackoffLimitExceeded")
+
+
 def test_finished_jobs_stay_finished_over_a_reboot_and_counts_survive(site: Site, space: Space) -> None:
     """By a node that boots alone: the agent comes back only afterwards, and finds nothing to change."""
     machine: Machine = site.machines["sav-02"]

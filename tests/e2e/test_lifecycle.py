@@ -92,6 +92,16 @@ def test_what_it_was_started_with_restarts_it(space: Space, machine: Machine) ->
     assert machine.environ("web", space.namespace)["COLOUR"] == "blue"
 
 
+def test_replacing_a_process_that_was_restarted_is_not_another_restart(space: Space, machine: Machine) -> None:
+    space.started("web")
+    machine.node.exec("kill", "-KILL", str(machine.pid("web", space.namespace)))
+    until(lambda: space.status("web")["restartCount"] == 1, "the restart is counted", 5)
+    machine.node.exec("systemctl", "daemon-reload")  # from here on systemd keeps a stopped unit and its counter
+    space.kubectl("patch", "app", "web", "--type=merge", "-p", '{"spec": {"env": {"COLOUR": "blue"}}}')
+    space.ready("web")
+    assert space.status("web")["restartCount"] == 1
+
+
 def test_deleting_an_application_removes_unit_mount_and_root_and_keeps_its_volume(
     space: Space, machine: Machine
 ) -> None:
