@@ -208,7 +208,7 @@ class Keeper:
         step = next_step(wanted, seen)
         if unit.running and not seen.runs_edited and unit.invocation != self.record.invocation:
             self.record.invocation = unit.invocation
-            self._save()
+            await self._save()
         pause = _pause(wanted, seen, spec)
         return step, min(pause, _COUNT_SECONDS) if self._sight.counting else pause
 
@@ -242,7 +242,7 @@ class Keeper:
         neighbours.refuse(self._shop, self.identity, new.launch)
         if current is not None and current.launch.key == new.launch.key:
             # The same process: only files change.
-            self._become(replace(new, root=current.root, layers=current.layers, secrets=current.secrets))
+            await self._become(replace(new, root=current.root, layers=current.layers, secrets=current.secrets))
             return
         await self._replace(await self._assemble(new, view, wish))
 
@@ -276,10 +276,10 @@ class Keeper:
             stop_signal=image.config.stop_signal,
         )
 
-    def _become(self, revision: Revision) -> None:
+    async def _become(self, revision: Revision) -> None:
         self.record.current = revision
         self.record.failed_generation, self.record.failed_message = 0, ""
-        self._save()
+        await self._save()
 
     async def _assemble(self, new: Revision, view: ImageView, wish: Wish) -> Revision:
         """Root, accounts, volumes and sealed secrets of a revision, beside what runs."""
@@ -319,14 +319,14 @@ class Keeper:
             self.record.rollout = Rollout(self._shop.boot, time.clock_gettime(time.CLOCK_BOOTTIME))
         await asyncio.to_thread(starter.forget_backoff, self._directory, job_too=True)
         record.keep_image(self.record, new.digest)
-        self._become(new)
+        await self._become(new)
         await self._write(new)
         self._sight.tell("Normal", "Created", f"wrote {self.identity.unit} of generation {new.generation}")
         await self._start(new)
 
     async def _write(self, revision: Revision) -> None:
         await self._files.write(revision, self._sight.unit)
-        self._save()
+        await self._save()
         await self.observe()
 
     async def _mount(self, revision: Revision) -> None:
@@ -349,7 +349,8 @@ class Keeper:
 
     async def _stop_overdue(self, revision: Revision) -> None:
         await self._stop(revision)
-        starter.write_finished(self._directory, starter.Finished("Failed", "DeadlineExceeded"))
+        end = starter.Finished("Failed", "DeadlineExceeded")
+        await asyncio.to_thread(starter.write_finished, self._directory, end)
 
     async def _start(self, revision: Revision) -> None:
         """Start it, or say what is in the way. Raises AgentError PortConflict, RootNotMounted."""
@@ -380,7 +381,7 @@ class Keeper:
         """The new revision is Ready: what is kept for going back is dropped."""
         previous = self.record.previous
         self.record.previous, self.record.rollout = None, None
-        self._save()
+        await self._save()
         if previous is not None:
             await teardown.discard(self._shop, self.record, previous, [current])
 
@@ -397,7 +398,7 @@ class Keeper:
         )
         self.record.current, self.record.previous, self.record.rollout = previous, None, None
         await asyncio.to_thread(starter.forget_backoff, self._directory, job_too=True)
-        self._save()
+        await self._save()
         await self._write(previous)
         self._sight.tell("Warning", "RolledBack", self.record.failed_message)
         await teardown.discard(self._shop, self.record, failed, [previous])
@@ -410,8 +411,8 @@ class Keeper:
         name = f"{self.identity.namespace}/{self.identity.name}"
         self._sight.tell("Normal", "Removed", f"nothing of {name} is left on the node")
 
-    def _save(self) -> None:
-        record.save(self._directory, self.record)
+    async def _save(self) -> None:
+        await record.save(self._directory, self.record)
 
 
 async def _held_ports(spec: ApplicationSpec) -> list[ports.Listener]:

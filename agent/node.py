@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent import durable, facts, journal, probes, starter, wish
+from agent import durable, facts, journal, probes, starter, teardown, wish
 from agent.errors import AgentError
 from agent.images.mirrors import RegistryConfig
 from agent.images.registry import RegistryGates
@@ -73,6 +73,7 @@ class NodeRuntime:
         self._wake = asyncio.Event()
         self._volumes_wake = asyncio.Event()
         self._sizes: dict[str, int] = {}
+        self._complaints: deque[str] = deque(maxlen=_MAX_EVENTS)
 
     async def start(self) -> None:
         """Look at the host, take up what is on its disk. Raises AgentError SystemdUnreachable."""
@@ -102,8 +103,11 @@ class NodeRuntime:
         )
         self._reconciler = Reconciler(self._shop)
         self._reconciler.load()
+        if not self._reconciler.unreadable:
+            records = [keeper.record for keeper in self._reconciler.keepers.values()]
+            await teardown.reap(self._shop, records)
         await self._look_at_host()
-        self._take_up()
+        await self._take_up()
 
     async def run(self) -> None:
         """Until cancelled: keepers, change stream, facts, sizes."""
@@ -129,7 +133,7 @@ class NodeRuntime:
         await asyncio.to_thread(durable.write, self._layout.desired, json.dumps(stored).encode())
         self._lineage, self._revision, self._digest = lineage, revision, digest
         self._desired = desired
-        self._act(values_known=True)
+        await self._act(values_known=True)
 
     async def preview(self, desired: DesiredState) -> str:
         """One sentence of what `desired` would change here."""
@@ -185,7 +189,7 @@ class NodeRuntime:
 
     # Inside
 
-    def _take_up(self) -> None:
+    async def _take_up(self) -> None:
         """Go on with the desired state on disk, without the values of secrets, until the controller speaks."""
         try:
             stored = json.loads(self._layout.desired.read_bytes())
@@ -196,13 +200,13 @@ class NodeRuntime:
         except (ValueError, KeyError, TypeError) as error:
             log.error("%s cannot be read (%s): the node goes on with its records", self._layout.desired, error)
             return
-        self._act(values_known=False)
+        await self._act(values_known=False)
 
-    def _act(self, *, values_known: bool) -> None:
+    async def _act(self, *, values_known: bool) -> None:
         """Tell the keepers what is wanted, and what must go."""
         desired = self._desired
         removals = {removal.uid for removal in desired.removals}
-        volumes = self._wanted_volumes(desired, removals)
+        volumes = await self._make_volumes(desired, removals)
         wishes = {}
         for raw in desired.applications:
             try:
@@ -220,23 +224,41 @@ class NodeRuntime:
                 self._acknowledge(removal.uid)
         self._volumes_wake.set()
 
-    def _wanted_volumes(self, desired: DesiredState, removals: set[str]) -> dict[str, PersistentVolume]:
+    async def _make_volumes(self, desired: DesiredState, removals: set[str]) -> dict[str, PersistentVolume]:
+        """The directories of all volumes; by name those that applications may mount."""
         volumes = {}
-        wanted = {raw["metadata"]["uid"] for raw in desired.volumes}
-        for uid in self._volumes.all().keys() - wanted:
-            self._volumes.retire(uid)
         for raw in desired.volumes:
             try:
                 volume = PersistentVolume.model_validate(raw)
-                if volume.metadata.uid not in removals:
-                    volumes[volume.metadata.name] = volume
-                    self._volumes.ensure(volume, self._lineage)
             except ValidationError as error:
                 self._refuse(raw, error)
-            except AgentError as error:
-                log.warning("volume %s: %s", raw["metadata"].get("name"), error)
-                self._tell("", "", "", "Warning", error.reason, error.message)
+                continue
+            if volume.metadata.uid not in removals:
+                volumes[volume.metadata.name] = volume
+        known = {raw["metadata"]["uid"] for raw in desired.volumes}
+        for problem in await asyncio.to_thread(self._match_volumes, list(volumes.values()), known):
+            self._complain(problem)
         return volumes
+
+    def _match_volumes(self, wanted: list[PersistentVolume], known: set[str]) -> list[AgentError]:
+        """Make and adopt what is wanted, note what no state names any more. Blocks."""
+        errors = []
+        for uid in self._volumes.all().keys() - known:
+            self._volumes.retire(uid)
+        for volume in wanted:
+            try:
+                self._volumes.ensure(volume, self._lineage)
+            except AgentError as error:
+                errors.append(error)
+        return errors
+
+    def _complain(self, error: AgentError) -> None:
+        """An Event about the node, once for each text."""
+        if str(error) in self._complaints:
+            return
+        self._complaints.append(str(error))
+        log.warning("%s", error)
+        self._tell("", "", "", "Warning", error.reason, error.message)
 
     def _refuse(self, raw: dict[str, Any], error: ValidationError) -> None:
         """An object this version of the agent cannot read: what runs of it goes on."""
@@ -271,7 +293,7 @@ class NodeRuntime:
             else:
                 await asyncio.to_thread(self._volumes.retire, removal.uid)
         except AgentError as error:
-            self._tell("", "", "", "Warning", error.reason, error.message)
+            self._complain(error)
             return False
         self._acknowledge(removal.uid)
         return True

@@ -1,5 +1,6 @@
 """What the node remembers of an application, on its own disk: what runs, what ran before, what failed."""
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,11 +90,16 @@ def load(directory: Path) -> Record | None:
         raise AgentError("RecordUnreadable", f"{path} cannot be read: {error.error_count()} bad fields") from error
 
 
-def save(directory: Path, record: Record) -> None:
+async def save(directory: Path, record: Record) -> None:
     """Durable when it returns; writes nothing when nothing changed."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     value = _ADAPTER.dump_python(record, mode="json")
-    durable.write_if_changed(directory / _FILE, json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+    data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    await asyncio.to_thread(_write, directory, data)
+
+
+def _write(directory: Path, data: bytes) -> None:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    durable.write_if_changed(directory / _FILE, data)
 
 
 def keep_image(record: Record, digest: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -11,25 +12,45 @@ from pathlib import Path
 from agent import output, starter, units
 from agent.errors import AgentError
 from agent.record import Record, Revision
+from agent.systemd import UnitGone
 from agent.units import Identity
 from agent.workshop import Workshop
+
+log = logging.getLogger("horchestra.teardown")
 
 _UNMOUNT_SECONDS = 30
 
 
 async def discard(shop: Workshop, known: Record, revision: Revision, keep: Collection[Revision]) -> None:
     """Remove root and sealed secrets of a revision, but for what those in `keep` use as well. Raises AgentError."""
-    layout = shop.layout
     if revision.root not in {kept.root for kept in keep}:
-        name = units.mount_unit(revision.root, layout)
-        await shop.systemd.stop(name, seconds=_UNMOUNT_SECONDS)
-        await asyncio.to_thread(shop.remove_unit, name)
-        for directory in (layout.skeleton(revision.root), layout.root(revision.root)):
-            await asyncio.to_thread(remove_tree, directory)
-        known.written.pop(name, None)
-        await shop.reloader.reload()
+        await _remove_root(shop, revision.root)
+        known.written.pop(units.mount_unit(revision.root, shop.layout), None)
     if revision.secrets and revision.secrets not in {kept.secrets for kept in keep}:
-        await asyncio.to_thread(remove_tree, layout.app(known.uid) / revision.secrets)
+        await asyncio.to_thread(remove_tree, shop.layout.app(known.uid) / revision.secrets)
+
+
+async def _remove_root(shop: Workshop, number: int) -> None:
+    name = units.mount_unit(number, shop.layout)
+    with contextlib.suppress(UnitGone):
+        await shop.systemd.stop(name, seconds=_UNMOUNT_SECONDS)
+    await asyncio.to_thread(shop.remove_unit, name)
+    for directory in (shop.layout.skeleton(number), shop.layout.root(number)):
+        await asyncio.to_thread(remove_tree, directory)
+    await shop.reloader.reload()
+
+
+async def reap(shop: Workshop, records: Collection[Record]) -> None:
+    """Remove roots that no record names: what an agent was removing when it died. All records must be known."""
+    used = {r.root for known in records for r in (known.current, known.previous) if r is not None}
+    parents = (shop.layout.root(0).parent, shop.layout.skeleton(0).parent)
+    names = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
+    for number in sorted({int(name) for name in names if name.isdecimal()} - used):
+        log.info("removing root %d, which no application uses", number)
+        try:
+            await _remove_root(shop, number)
+        except AgentError as error:
+            log.warning("%s", error)
 
 
 async def remove(shop: Workshop, identity: Identity, known: Record, grace: int | None) -> None:
@@ -62,9 +83,8 @@ async def _stop_within(shop: Workshop, unit: str, grace: int | None) -> None:
             with contextlib.suppress(AgentError):
                 await shop.systemd.kill(unit, 9)
         await stopping
-    except AgentError as error:
-        if error.reason != "UnitGone":
-            raise
+    except UnitGone:
+        pass
     finally:
         stopping.cancel()
 

@@ -9,6 +9,7 @@ import grp
 import json
 import pwd
 import re
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -135,13 +136,17 @@ class Identities:
 
     def __init__(self, layout: Layout) -> None:
         self._path = layout.identities
+        self._lock = threading.Lock()
 
     def uid(self, namespace: str, name: str) -> int:
         """The application's uid, the same for as long as the node keeps its state. Raises AgentError OutOfUids."""
+        with self._lock:
+            return self._uid(f"{namespace}/{name}")
+
+    def _uid(self, key: str) -> int:
         known: dict[str, int] = {}
         if self._path.exists():
             known = json.loads(self._path.read_text())
-        key = f"{namespace}/{name}"
         if key not in known:
             taken = set(known.values())
             free = next((uid for uid in OWN_RANGE if uid not in taken and not _host_user(uid)), None)

@@ -66,7 +66,7 @@ class Vault:
             return
         changed = replace(current, secrets=name)
         self._record.current = changed
-        record.save(self._directory, self._record)
+        await record.save(self._directory, self._record)
         await asyncio.to_thread(self._files.write_rules, changed)
         if running:
             await self._open()

@@ -109,6 +109,20 @@ def test_removal_takes_everything_but_the_data(rig: Rig) -> None:
     assert "default/gone" not in rig.reports()
 
 
+def test_a_root_left_by_a_dying_agent_is_removed_at_its_next_start(rig: Rig) -> None:
+    unit = "var-lib-horchestra-roots-99.mount"
+    here = "/var/lib/horchestra"
+    text = f"[Mount]\nWhat=overlay\nWhere={here}/roots/99\nType=overlay\nOptions=ro,lowerdir={here}/skel/99:/usr\n"
+    rig.node.write(f"/etc/systemd/system/{unit}", text)
+    rig.node.exec(
+        "sh", "-c", f"mkdir -p {here}/roots/99 {here}/skel/99; systemctl daemon-reload; systemctl start {unit}"
+    )
+    rig.stop_agent()
+    rig.start_agent()
+    rig.until(lambda: rig.show(unit, "LoadState") == "not-found", "forget the mount", 10)
+    assert "99" not in rig.node.exec("ls", f"{here}/roots", f"{here}/skel").stdout.split()
+
+
 def test_a_new_application_of_the_same_name_waits_for_the_old_one(rig: Rig) -> None:
     old = application("twin", "docker.io/lab/ignores-sigterm:1", terminationGracePeriodSeconds=2)
     rig.apply(old)
