@@ -43,6 +43,8 @@ class Reference:
     """An object that this one names. `namespace` is "" for cluster-scoped targets.
 
     `holds`: the target, when deleted, stays Terminating until nothing names it; otherwise its deletion only warns.
+    `part`: what of the target is wanted, as a port of a node. Such a reference stands beside one to the whole target
+    and lets hooks find the few others that want the same.
     """
 
     target: str
@@ -52,6 +54,7 @@ class Reference:
     field: str
     """Path in the naming object: `spec.volumeMounts[0].pv`."""
     holds: bool = False
+    part: str = ""
 
 
 class ReadView(Protocol):
@@ -61,8 +64,8 @@ class ReadView(Protocol):
 
     def list(self, target: str, namespace: str | None = None) -> Iterable[dict[str, Any]]: ...
 
-    def referrers(self, target: str, namespace: str, name: str) -> Iterable[dict[str, Any]]:
-        """Objects whose references() name the target."""
+    def referrers(self, target: str, namespace: str, name: str, part: str = "") -> Iterable[dict[str, Any]]:
+        """Objects whose references() name the target, or a part of it."""
         ...
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from horchestra.apimachinery import quantity
-from horchestra.apimachinery.admission import AdmissionRequest, Operation, Reference
+from horchestra.apimachinery.admission import AdmissionRequest, Operation, ReadView, Reference
 from horchestra.apimachinery.desired import node_removal
 from horchestra.apimachinery.errors import Cause, invalid
 from horchestra.apimachinery.meta import APIObject, Condition, Model
@@ -62,6 +62,11 @@ class Port(Model):
     """Port the process listens on, on the node's own addresses."""
     protocol: Literal["TCP", "UDP"] = "TCP"
     """TCP or UDP."""
+
+    @property
+    def called(self) -> str:
+        """`8080/TCP`"""
+        return f"{self.port}/{self.protocol}"
 
 
 class Resources(Model):
@@ -287,7 +292,7 @@ class Application(APIObject):
         seen: set[tuple[int, str]] = set()
         for i, port in enumerate(spec.ports):
             if (port.port, port.protocol) in seen:
-                yield Cause("FieldValueDuplicate", f"{port.port}/{port.protocol} is listed twice", f"spec.ports[{i}]")
+                yield Cause("FieldValueDuplicate", f"{port.called} is listed twice", f"spec.ports[{i}]")
             seen.add((port.port, port.protocol))
         for i, capability in enumerate(spec.securityContext.capabilities.drop):
             if not _CAPABILITY.fullmatch(capability):
@@ -371,7 +376,11 @@ class Application(APIObject):
 
     def references(self) -> list[Reference]:
         spec, namespace = self.spec, self.metadata.namespace
-        found = [Reference("nodes", "", spec.nodeName, "spec.nodeName")] if spec.nodeName else []
+        found = []
+        if spec.nodeName:
+            found.append(Reference("nodes", "", spec.nodeName, "spec.nodeName"))
+            for i, port in enumerate(spec.ports):
+                found.append(Reference("nodes", "", spec.nodeName, f"spec.ports[{i}]", part=port.called))
         for i, mount in enumerate(spec.volumeMounts):
             path = f"spec.volumeMounts[{i}]"
             if mount.pv is not None:
@@ -414,7 +423,7 @@ class Application(APIObject):
         if node and node.get("spec", {}).get("unschedulable"):
             request.warn(f'node "{node_name}" is cordoned; the application is placed there because it names it')
         me = {"metadata": {"namespace": self.metadata.namespace, "name": self.metadata.name}, "spec": self._placed()}
-        others = [o for o in view.referrers("nodes", "", node_name) if o["kind"] == self.resource.kind]
+        others = self._neighbours(view, node)
         volumes = {
             name: volume
             for name in {m.pv for m in self.spec.volumeMounts if m.pv}
@@ -425,6 +434,15 @@ class Application(APIObject):
         if found:
             causes = [Cause("FieldValueInvalid", c.message, c.field) for c in found]
             raise invalid(self.resource.group, self.resource.kind, self.metadata.name, causes)
+
+    def _neighbours(self, view: ReadView, node: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """Applications of the node that could be in the way: all where its capacity is known, since they add up, else
+        those that want one of the same ports."""
+        if node and node.get("status", {}).get("allocatable"):
+            found = view.referrers("nodes", "", self.spec.nodeName)
+        else:
+            found = [o for p in self.spec.ports for o in view.referrers("nodes", "", self.spec.nodeName, p.called)]
+        return [o for o in found if o["kind"] == self.resource.kind]
 
     def _placed(self) -> dict[str, Any]:
         """What placement looks at."""

@@ -19,6 +19,8 @@ from .entry import Entry, Event, EventType, Key
 References = tuple[Reference, ...]
 _K = TypeVar("_K")
 _NOBODY: dict[Key, Entry] = {}
+_Place = tuple[str, str, str, str]
+"""A target's key and a part of it; "" is the whole."""
 _Undo = tuple[Key, Entry | None, References]
 
 
@@ -27,7 +29,7 @@ class State:
         self.revision = 0
         self._objects: dict[str, dict[str, dict[str, Entry]]] = {}
         self._references: dict[Key, References] = {}
-        self._referrers: dict[Key, dict[Key, Entry]] = {}
+        self._referrers: dict[_Place, dict[Key, Entry]] = {}
         self._holders: dict[Key, dict[Key, Entry]] = {}
         self._uids: dict[str, Key] = {}
         self._owned: dict[str, dict[Key, Entry]] = {}
@@ -52,9 +54,9 @@ class State:
     def references(self, key: Key) -> References:
         return self._references.get(key, ())
 
-    def referrers(self, target: Key) -> list[Entry]:
-        """Objects that name the target; itself not."""
-        return [entry for key, entry in self._referrers.get(target, _NOBODY).items() if key != target]
+    def referrers(self, target: Key, part: str = "") -> list[Entry]:
+        """Objects that name the target, or a part of it; itself not."""
+        return [entry for key, entry in self._referrers.get((*target, part), _NOBODY).items() if key != target]
 
     def held(self, target: Key) -> bool:
         """Whether another object holds the target (Reference.holds)."""
@@ -121,8 +123,8 @@ class State:
         self._uids[entry.uid] = key
         if references:
             self._references[key] = references
-            for target in targets(references):
-                self._referrers.setdefault(target, {})[key] = entry
+            for place in _places(references):
+                self._referrers.setdefault(place, {})[key] = entry
             for target in held_by(references):
                 self._holders.setdefault(target, {})[key] = entry
         for uid in owner_uids(entry):
@@ -134,8 +136,10 @@ class State:
         if entry is None:
             return
         self._uids.pop(entry.uid, None)
-        for target in targets(self._references.pop(key, ())):
-            _discard(self._referrers, target, key)
+        references = self._references.pop(key, ())
+        for place in _places(references):
+            _discard(self._referrers, place, key)
+        for target in held_by(references):
             _discard(self._holders, target, key)
         for uid in owner_uids(entry):
             _discard(self._owned, uid, key)
@@ -154,13 +158,13 @@ def references_of(entry: Entry) -> References:
     return () if lens is None else tuple(lens.references())
 
 
-def targets(references: Iterable[Reference]) -> set[Key]:
-    return {(r.target, r.namespace, r.name) for r in references}
-
-
 def held_by(references: Iterable[Reference]) -> set[Key]:
     """Targets that stay while these references exist."""
-    return targets(r for r in references if r.holds)
+    return {(r.target, r.namespace, r.name) for r in references if r.holds}
+
+
+def _places(references: Iterable[Reference]) -> set[_Place]:
+    return {(r.target, r.namespace, r.name, r.part) for r in references}
 
 
 def owner_uids(entry: Entry) -> set[str]:

@@ -51,8 +51,8 @@ class Transaction:
     def list(self, target: str, namespace: str | None = None) -> Sequence[dict[str, Any]]:
         return [entry.obj for entry in self.state.entries(target, namespace)]
 
-    def referrers(self, target: str, namespace: str, name: str) -> Sequence[dict[str, Any]]:
-        return [entry.obj for entry in self.state.referrers((target, namespace, name))]
+    def referrers(self, target: str, namespace: str, name: str, part: str = "") -> Sequence[dict[str, Any]]:
+        return [entry.obj for entry in self.state.referrers((target, namespace, name), part)]
 
     # Writing
 
@@ -330,6 +330,8 @@ class Transaction:
 
     def _warn_of_missing(self, references: References, warnings: Warnings) -> None:
         for reference in references:
+            if reference.part:
+                continue
             key = (reference.target, reference.namespace, reference.name)
             target = self.state.get(key)
             if target is not None and "deletionTimestamp" not in target.obj["metadata"]:
