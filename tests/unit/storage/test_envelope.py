@@ -17,7 +17,7 @@ def key(tmp_path: Path) -> Path:
 def test_what_is_sealed_opens_only_where_it_belongs(key: Path) -> None:
     envelope = Envelope.load_or_create(key)
     sealed = envelope.seal("secrets/a/b", b'{"x":1}')
-    assert b"x" not in sealed[21:]
+    assert b'"x"' not in sealed
     assert envelope.open("secrets/a/b", sealed) == b'{"x":1}'
     assert envelope.seal("secrets/a/b", b'{"x":1}') != sealed
     for where, blob in (("secrets/a/c", sealed), ("secrets/a/b", sealed[:-1] + bytes([sealed[-1] ^ 1]))):
