@@ -41,6 +41,8 @@ class Deletion:
         """Terminating objects that may be able to go now."""
         self._collectable: deque[Key] = deque()
         """Dependents of an owner that went."""
+        self._waiting: dict[str, Entry] = {}
+        """By uid, objects that were found to wait for their dependents."""
         self._last: dict[str, Entry] = {}
         """By uid, the newest version made in this transaction."""
 
@@ -52,9 +54,9 @@ class Deletion:
         propagation = options.propagation or (
             "Orphan" if ORPHAN in finalizers else "Foreground" if FOREGROUND in finalizers else "Background"
         )
-        finalizers = [f for f in finalizers if f not in (ORPHAN, FOREGROUND)]
+        finalizers = [f for f in finalizers if f not in (ORPHAN, FOREGROUND, IN_USE)]  # what is due is put back
         holders = self._users(current, warnings)
-        if holders and IN_USE not in finalizers:
+        if holders:
             finalizers.append(IN_USE)
         dependents = self._state.dependents(current.uid)
         if propagation == "Foreground" and dependents:
@@ -111,7 +113,10 @@ class Deletion:
 
     def drain(self) -> None:
         """Works off what followed, one by one: chains of owners may be long."""
-        while self._queue or self._collectable:
+        while self._queue or self._collectable or self._waiting:
+            if not self._queue and not self._collectable:
+                self._end_circles()
+                continue
             if self._collectable:
                 entry = self._state.get(self._collectable.popleft())
                 if entry is not None:
@@ -131,8 +136,11 @@ class Deletion:
         finalizers = list(entry.obj["metadata"].get("finalizers") or ())
         if IN_USE in finalizers and not self._state.held(entry.key):
             finalizers.remove(IN_USE)
-        if FOREGROUND in finalizers and not self._awaited(entry):
-            finalizers.remove(FOREGROUND)
+        if FOREGROUND in finalizers:
+            if self._awaited(entry):
+                self._waiting[entry.uid] = entry
+            else:
+                finalizers.remove(FOREGROUND)
         obj = pydantic_core.from_json(entry.body)
         _set_finalizers(obj["metadata"], finalizers)
         if not self._blocked(entry, obj["metadata"]):
@@ -148,12 +156,60 @@ class Deletion:
             finalizers -= set(lens.forced()) if lens is not None else set()
         return bool(finalizers)
 
+    def _end_circles(self) -> None:
+        """Owners that wait for nothing but one another would wait for ever."""
+        found, self._waiting = self._waiting, {}
+        blockers: dict[str, list[Entry]] = {}
+        blocked: dict[str, list[str]] = {}
+        entries = list(found.values())
+        while entries:
+            owner = entries.pop()
+            if owner.uid in blockers:
+                continue
+            found[owner.uid] = owner
+            blockers[owner.uid] = self._blockers(owner)
+            for dependent in blockers[owner.uid]:
+                blocked.setdefault(dependent.uid, []).append(owner.uid)
+                if self._only_waits(dependent):
+                    entries.append(dependent)
+        kept = [uid for uid in blocked if uid not in blockers] + [
+            uid for uid, entry in found.items() if not self._only_waits(entry)
+        ]
+        while kept:
+            uid = kept.pop()
+            blockers.pop(uid, None)
+            kept.extend(blocked.pop(uid, ()))
+        for uid in blockers:
+            self._release(uid)
+
+    def _release(self, uid: str) -> None:
+        entry = self._state.by_uid(uid)
+        if entry is not None:
+            obj = pydantic_core.from_json(entry.body)
+            _set_finalizers(obj["metadata"], [])
+            self._remove(obj, entry)
+
+    def _only_waits(self, entry: Entry) -> bool:
+        """Nothing but its dependents keeps this Terminating object."""
+        current = self._state.get(entry.key)
+        if current is None or current.uid != entry.uid:
+            return False
+        meta = current.obj["metadata"]
+        return "deletionTimestamp" in meta and meta.get("finalizers") == [FOREGROUND]
+
     def _awaited(self, owner: Entry) -> bool:
-        return any(
-            reference["uid"] == owner.uid and reference.get("blockOwnerDeletion")
+        return bool(self._blockers(owner))
+
+    def _blockers(self, owner: Entry) -> list[Entry]:
+        """Dependents that the owner's deletion in the foreground waits for."""
+        return [
+            dependent
             for dependent in self._state.dependents(owner.uid)
-            for reference in dependent.obj["metadata"]["ownerReferences"]
-        )
+            if any(
+                reference["uid"] == owner.uid and reference.get("blockOwnerDeletion")
+                for reference in dependent.obj["metadata"]["ownerReferences"]
+            )
+        ]
 
     def _inherited(self, dependent: Entry) -> Propagation:
         """A dependent of a waiting owner is itself deleted in the foreground."""

@@ -238,6 +238,48 @@ async def test_in_the_foreground_the_owner_waits_for_blocking_dependents(store: 
     assert names(store) == {"free"}
 
 
+async def circle(store: Store, *names: str, held: dict[str, str] | None = None) -> None:
+    """Each widget owns the next, the last owns the first."""
+    made = [await create(store, widget(name), *filter(None, [(held or {}).get(name)])) for name in names]
+    for owner, dependent in zip([made[-1], *made], made, strict=False):
+        references = owned("x", owner, block=True)["metadata"]["ownerReferences"]
+
+        def own(o: Json, references: list[Json] = references) -> Json:
+            o["metadata"].setdefault("ownerReferences", []).extend(references)
+            return o
+
+        await store.update(Widget, "default", dependent["metadata"]["name"], own, OPTIONS)
+
+
+async def test_owners_that_wait_for_nothing_but_one_another_go(store: Store) -> None:
+    for circles in (["self"], ["a", "b"], ["a", "b", "c", "d"]):
+        await circle(store, *circles)
+        assert (await delete(store, circles[0], "Foreground")).gone
+        assert names(store) == set()
+
+
+async def test_a_circle_of_owners_waits_for_what_something_else_keeps(store: Store) -> None:
+    await circle(store, "a", "b", held={"b": "x.example/1"})
+    assert not (await delete(store, "a", "Foreground")).gone
+    assert names(store) == {"a", "b"}
+    await finalize(store, "b", "foregroundDeletion")
+    assert names(store) == set()
+
+
+async def test_a_circle_waits_for_a_dependent_outside_of_it(store: Store) -> None:
+    await circle(store, "a", "b")
+    await create(store, owned("child", obj(store, "b"), block=True), "x.example/1")
+    assert not (await delete(store, "a", "Foreground")).gone
+    assert names(store) == {"a", "b", "child"}
+    await finalize(store, "child")
+    assert names(store) == set()
+
+
+async def test_a_finalizer_of_the_server_that_a_client_forged_keeps_nothing(store: Store) -> None:
+    await create(store, widget("a"), "orch.ks-tool.dev/in-use", "foregroundDeletion")
+    assert (await delete(store, "a")).gone
+
+
 async def test_in_the_foreground_without_dependents_nothing_waits(store: Store) -> None:
     await create(store, widget("owner"))
     assert (await delete(store, "owner", "Foreground")).gone
