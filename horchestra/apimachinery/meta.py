@@ -118,7 +118,8 @@ class APIObject(Model):
     def admit(self, request: AdmissionRequest) -> None:
         """What must be refused at once, with the write lock held. Raises StatusError."""
 
-    def finalizers(self) -> list[str]:
+    @classmethod
+    def finalizers(cls) -> list[str]:
         """Finalizers the server puts on the object when it is created."""
         return []
 

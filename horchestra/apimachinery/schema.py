@@ -65,7 +65,18 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: b
 class _Shape:
     """What defaulting and pruning need of a schema, prepared once. Each step visits only what can matter to it."""
 
-    __slots__ = ("defaulted", "defaults", "element", "fields", "is_list", "mapping", "open", "prunable", "sequence")
+    __slots__ = (
+        "defaulted",
+        "defaults",
+        "element",
+        "fields",
+        "inner",
+        "is_list",
+        "mapping",
+        "open",
+        "prunable",
+        "sequence",
+    )
 
     def __init__(self, schema: Schema) -> None:
         self.fields: dict[str, _Shape] = {}
@@ -90,6 +101,8 @@ class _Shape:
             self.mapping, self.sequence = by_type.get("object"), by_type.get("array")
         parts = [shape for shape in (self.element, self.mapping, self.sequence) if shape is not None]
         self.prunable: bool = not self.open or any(shape.prunable for shape in parts)
+        self.inner = [(name, shape) for name, shape in self.fields.items() if shape.prunable]
+        """Fields with something in them that may be unknown."""
 
     def _take_fields(self, properties: dict[str, Schema]) -> None:
         self.fields = {name: _Shape(value) for name, value in properties.items()}
@@ -109,7 +122,7 @@ class _Shape:
         if isinstance(value, dict):
             for name, default in self.defaults:
                 if name not in value:
-                    value[name] = {} if default == {} else copy.deepcopy(default)
+                    value[name] = copy.deepcopy(default) if isinstance(default, (dict, list)) else default
             for name, shape in self.defaulted:
                 if name in value:
                     shape.fill(value[name])
@@ -136,16 +149,21 @@ class _Shape:
                     self.element.prune(part, f"{path}[{at}]", unknown)
 
     def _prune_fields(self, value: dict[str, Any], path: str, unknown: list[str]) -> None:
+        if value.keys() <= self.fields.keys() and None not in value.values():  # as it nearly always is
+            for name, shape in self.inner:
+                if name in value:
+                    shape.prune(value[name], f"{path}.{name}" if path else name, unknown)
+            return
         gone = []
         for name, part in value.items():
-            shape = self.fields.get(name)
-            if shape is None:
+            found = self.fields.get(name)
+            if found is None:
                 gone.append(name)
                 unknown.append(f"{path}.{name}" if path else name)
             elif part is None:
                 gone.append(name)
-            elif shape.prunable:
-                shape.prune(part, f"{path}.{name}" if path else name, unknown)
+            elif found.prunable:
+                found.prune(part, f"{path}.{name}" if path else name, unknown)
         for name in gone:
             del value[name]
 

@@ -264,7 +264,8 @@ class Application(APIObject):
     status: ApplicationStatus = Field(default_factory=ApplicationStatus)
     """What was observed, by the node and by the controller."""
 
-    def finalizers(self) -> list[str]:
+    @classmethod
+    def finalizers(cls) -> list[str]:
         return [NODE_FINALIZER]
 
     def validate_object(self) -> list[Cause]:
@@ -306,7 +307,8 @@ class Application(APIObject):
         env = self.spec.env
         if isinstance(env, dict):  # the common form, and long: nothing is built for it
             for name, value in env.items():
-                yield from _variable(f"spec.env[{name}]", name, value)
+                if not _ENV_NAME.fullmatch(name) or "\0" in value:
+                    yield from _variable(f"spec.env[{name}]", name, value)
             return
         seen: set[str] = set()
         for i, var in enumerate(env):
@@ -422,7 +424,6 @@ class Application(APIObject):
         node = view.get("nodes", "", node_name)
         if node and node.get("spec", {}).get("unschedulable"):
             request.warn(f'node "{node_name}" is cordoned; the application is placed there because it names it')
-        me = {"metadata": {"namespace": self.metadata.namespace, "name": self.metadata.name}, "spec": self._placed()}
         others = self._neighbours(view, node)
         volumes = {
             name: volume
@@ -430,6 +431,9 @@ class Application(APIObject):
             if (volume := view.get("persistentvolumes.orch.ks-tool.dev", "", name))
         }
         users = {name: list(view.referrers("persistentvolumes.orch.ks-tool.dev", "", name)) for name in volumes}
+        if not (node or others or volumes):
+            return
+        me = {"metadata": {"namespace": self.metadata.namespace, "name": self.metadata.name}, "spec": self._placed()}
         found = conflicts(me, others, node, volumes, users)
         if found:
             causes = [Cause("FieldValueInvalid", c.message, c.field) for c in found]

@@ -57,5 +57,6 @@ class Namespace(APIObject):
             return [Cause("FieldValueInvalid", "a namespace is named by a-z, 0-9 and '-', at most 63", "metadata.name")]
         return []
 
-    def finalizers(self) -> list[str]:
+    @classmethod
+    def finalizers(cls) -> list[str]:
         return [FINALIZER]

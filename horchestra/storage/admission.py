@@ -64,14 +64,24 @@ def known_fields(cls: type[APIObject], obj: dict[str, Any], options: WriteOption
     raise StatusError("BadRequest", message + ", ".join(said))
 
 
+def finalized(cls: type[APIObject], meta: dict[str, Any]) -> None:
+    """Puts on, in place, the finalizers of a new object of the kind."""
+    found = meta.get("finalizers") or []
+    new = [f for f in cls.finalizers() if isinstance(found, list) and f not in found]
+    if new:
+        meta["finalizers"] = [*found, *new]
+
+
 def stored_form(cls: type[APIObject], obj: dict[str, Any]) -> None:
     """`prepare` and defaults, in place."""
     cls.prepare(obj)
     schema.apply_defaults(cls, obj)
 
 
-def typed(cls: type[APIObject], obj: dict[str, Any], *, rules: bool = True, of: str | None = "") -> APIObject:
-    """The lens. `of`: the subresource whose size is checked, None for none.
+def typed(
+    cls: type[APIObject], obj: dict[str, Any], *, rules: bool = True, of: str | None = ""
+) -> tuple[APIObject, bytes]:
+    """The lens, and the object encoded. `of`: the subresource whose size is checked, None for none.
 
     Raises StatusError Invalid, BadRequest, RequestEntityTooLarge.
     """
@@ -81,7 +91,7 @@ def typed(cls: type[APIObject], obj: dict[str, Any], *, rules: bool = True, of: 
         raise StatusError("BadRequest", f"the object cannot be encoded as JSON: {error}") from None
     if len(body) > MAX_BYTES and of is not None:
         _check_size(cls, obj, len(body), of)
-    return schema.validate(cls, obj, body, rules=rules)
+    return schema.validate(cls, obj, body, rules=rules), body
 
 
 def _check_size(cls: type[APIObject], obj: dict[str, Any], size: int, subresource: str) -> None:

@@ -75,14 +75,13 @@ class Transaction:
         self._name(cls, meta)
         admission.stored_form(cls, obj)
         meta.update(uid=str(uuid.uuid4()), generation=1, creationTimestamp=admission.now())
-        lens = admission.typed(cls, obj)
-        finalizers = [f for f in lens.finalizers() if f not in lens.metadata.finalizers]
-        if finalizers:
-            lens.metadata.finalizers = meta["finalizers"] = [*lens.metadata.finalizers, *finalizers]
+        meta["resourceVersion"] = self._next_version()
+        admission.finalized(cls, meta)
+        lens, body = admission.typed(cls, obj)
         references = tuple(lens.references())
         self._warn_of_missing(references, warnings)
         lens.admit(self._request(Operation.CREATE, lens, options.user, None, warnings))
-        entry = self.put(cls, obj, references, None)
+        entry = self.put(cls, obj, references, None, body)
         self._deletion.adopt(entry)
         self.finish()
         return Written(entry.obj, entry.body, warnings)
@@ -150,9 +149,16 @@ class Transaction:
             raise not_found(r.group, r.plural, name)
         return entry
 
-    def put(self, cls: type[APIObject], obj: dict[str, Any], references: References, previous: Entry | None) -> Entry:
-        """Stores a version and tells about it."""
-        entry = self._version(cls, obj)
+    def put(
+        self,
+        cls: type[APIObject],
+        obj: dict[str, Any],
+        references: References,
+        previous: Entry | None,
+        body: bytes | None = None,
+    ) -> Entry:
+        """Stores a version and tells about it. `body`: `obj` encoded, its resourceVersion being _next_version()."""
+        entry = self._version(cls, obj, body)
         self.state.put(entry, references)
         self.events.append(Event(EventType.MODIFIED if previous else EventType.ADDED, entry, previous))
         return entry
@@ -178,11 +184,17 @@ class Transaction:
 
     # Inside
 
-    def _version(self, cls: type[APIObject], obj: dict[str, Any]) -> Entry:
+    def _next_version(self) -> str:
+        """The resourceVersion of what is stored next."""
+        return str(self.state.revision + 1)
+
+    def _version(self, cls: type[APIObject], obj: dict[str, Any], body: bytes | None = None) -> Entry:
         meta = obj["metadata"]
+        if body is None:
+            meta["resourceVersion"] = self._next_version()
+            body = encode(obj)
         revision = self.state.next_revision()
-        meta["resourceVersion"] = str(revision)
-        return Entry(cls, meta.get("namespace", ""), meta["name"], meta["uid"], revision, encode(obj), obj)
+        return Entry(cls, meta.get("namespace", ""), meta["name"], meta["uid"], revision, body, obj)
 
     def _written(self, entry: Entry, warnings: Warnings) -> Written:
         final = self._deletion.last(entry)
@@ -307,7 +319,8 @@ class Transaction:
             self._no_new_finalizers(current, obj)
         status = subresource == "status"
         leaving = terminating and not spec_changed
-        lens = admission.typed(
+        meta["resourceVersion"] = self._next_version()
+        lens, body = admission.typed(
             cls, obj, rules=not status and not leaving, of=subresource if status or not leaving else None
         )
         references = tuple(lens.references())
@@ -317,7 +330,7 @@ class Transaction:
         if not leaving or status:
             operation = Operation.STATUS if status else Operation.UPDATE
             lens.admit(self._request(operation, lens, options.user, old, warnings))
-        return self.put(cls, obj, references, current)
+        return self.put(cls, obj, references, current, body)
 
     def _no_new_finalizers(self, current: Entry, obj: dict[str, Any]) -> None:
         before = current.obj["metadata"].get("finalizers") or []

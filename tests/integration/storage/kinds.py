@@ -62,9 +62,6 @@ class Widget(APIObject):
             *(Reference(WIDGETS, namespace, n, f"spec.mentions[{i}]") for i, n in enumerate(self.spec.mentions)),
         ]
 
-    def finalizers(self) -> list[str]:
-        return ["orch.ks-tool.dev/test"] if self.metadata.labels.get("kept") == "yes" else []
-
     def admit(self, request: AdmissionRequest) -> None:
         total = sum(o["spec"].get("size", 0) for o in request.view.list(WIDGETS) if not self._is(o))
         placed = request.operation in (Operation.CREATE, Operation.UPDATE)
@@ -102,9 +99,19 @@ class Vault(APIObject):
     """What is in it."""
 
 
+class Anchor(APIObject):
+    """A thing that goes only when the server lets go of it."""
+
+    resource = Resource(group=GROUP, version="v1", kind="Anchor", plural="anchors", singular="anchor", namespaced=False)
+
+    @classmethod
+    def finalizers(cls) -> list[str]:
+        return ["orch.ks-tool.dev/test"]
+
+
 def registry() -> Registry:
     found = Registry()
-    for cls in (Namespace, Widget, Vault):
+    for cls in (Namespace, Widget, Vault, Anchor):
         found.add(cls)
     return found
 

@@ -9,7 +9,7 @@ from horchestra.kinds.namespace import Namespace
 from horchestra.storage.entry import EventType
 from horchestra.storage.store import DeleteOptions, Store, Written
 from tests.integration.storage.conftest import OPTIONS, eventually
-from tests.integration.storage.kinds import Widget, owned, widget
+from tests.integration.storage.kinds import Anchor, Widget, owned, widget
 from tests.integration.storage.test_writes import edit, refused
 
 Json = dict[str, Any]
@@ -91,21 +91,20 @@ async def test_the_kind_may_refuse_a_deletion(store: Store) -> None:
 
 
 async def test_force_does_not_wait_for_the_finalizers_of_the_server(store: Store) -> None:
-    def kept(name: str) -> Json:
-        made = widget(name)
-        made["metadata"]["labels"] = {"kept": "yes"}
-        return made
+    def release(obj: Json) -> Json:
+        obj["metadata"]["finalizers"].remove("x.example/1")
+        return obj
 
-    await create(store, kept("a"))
-    assert not (await delete(store, "a")).gone
-    assert (await delete(store, "a", grace=0)).gone
-    await create(store, kept("b"), "x.example/1")
-    assert not (await delete(store, "b", grace=0)).gone
-    gone = await finalize(store, "b", "orch.ks-tool.dev/test")
-    assert gone.gone
+    force = DeleteOptions(SYSTEM, grace_period_seconds=0)
+    await store.create(Anchor, {"metadata": {"name": "a"}}, OPTIONS)
+    assert not (await store.delete(Anchor, "", "a", DeleteOptions(SYSTEM))).gone
+    assert (await store.delete(Anchor, "", "a", force)).gone
+    made = await store.create(Anchor, {"metadata": {"name": "b", "finalizers": ["x.example/1"]}}, OPTIONS)
+    assert made.obj["metadata"]["finalizers"] == ["x.example/1", "orch.ks-tool.dev/test"]
+    assert not (await store.delete(Anchor, "", "b", force)).gone
+    assert (await store.update(Anchor, "", "b", release, OPTIONS)).gone
     await store.create(Namespace, {"metadata": {"name": "n"}}, OPTIONS)
-    options = DeleteOptions(SYSTEM, grace_period_seconds=0)
-    assert not (await store.delete(Namespace, "", "n", options)).gone
+    assert not (await store.delete(Namespace, "", "n", force)).gone
 
 
 async def test_what_is_held_is_terminating_until_its_last_user_goes(store: Store) -> None:
