@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from . import durable
 from .errors import AgentError
+
+log = logging.getLogger("horchestra.session")
+
+UNKNOWN = "unknown"
+"""Lineage of a node whose memory was damaged; no controller has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,22 @@ class Connection:
 
 
 def load(path: Path) -> Followed:
-    """Raises AgentError when the file is damaged: guessing could undo a pause."""
+    """What was saved. Raises AgentError StateUnreadable when the file is damaged."""
     return _load(path, TypeAdapter(Followed)) or Followed()
+
+
+def take_up(path: Path) -> Followed:
+    """What was saved. A damaged file is set aside and the node is paused: guessing could undo a pause."""
+    try:
+        return load(path)
+    except AgentError as error:
+        damaged = path.with_suffix(".damaged")
+        path.replace(damaged)
+        text = f"what this node follows could not be read any more ({damaged} has what was left of it)"
+        log.error("%s: %s: the node is paused until an administrator accepts the controller's lineage", error, text)
+        found = Followed(lineage=UNKNOWN, pause=Pause(UNKNOWN, text, timestamp()))
+        save(path, found)
+        return found
 
 
 def load_connection(path: Path) -> Connection | None:
@@ -76,5 +96,5 @@ def _load(path: Path, adapter: TypeAdapter[Any]) -> Any:
     except (OSError, ValidationError) as error:
         raise AgentError(
             "StateUnreadable",
-            f"{path} cannot be read ({type(error).__name__}); restore it, or move it away to start over",
+            f"{path} cannot be read ({type(error).__name__})",
         ) from error

@@ -19,7 +19,7 @@ def notes(shop: Workshop, identity: Identity, launch: Launch) -> dict[str, tuple
     found = {}
     if shared := _shared_with(shop, identity, launch):
         text = (
-            f"uid {launch.account.uid} is also {shared}: their processes can read and signal this one's; "
+            f"uid {launch.account.uid} is also {shared}: processes of one uid can signal, and mostly read, each other; "
             "set securityContext.runAsUser to a uid of its own"
         )
         found["SharedUid"] = ("SameUid", text)
@@ -34,7 +34,7 @@ def _shared_with(shop: Workshop, identity: Identity, launch: Launch) -> str:
         return ""
     uid = launch.account.uid
     others = [f"application {name}" for name in shop.sharing(identity.uid, uid)]
-    account = users.host_account(uid) if uid else None
+    account = users.host_account(uid)
     if account:
         others.append(f"host account {account}")
     return ", ".join(others)

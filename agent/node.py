@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent import durable, facts, journal, probes, starter, teardown, wish
+from agent import durable, facts, journal, probes, starter, teardown, units, wish
 from agent.errors import AgentError
 from agent.images.mirrors import RegistryConfig
 from agent.images.registry import RegistryGates
@@ -64,7 +64,7 @@ class NodeRuntime:
         self._config = config
         self._layout = config.layout
         self._desired = DesiredState()
-        self._lineage, self._revision, self._digest = "", -1, ""
+        self._lineage, self._digest = "", ""
         self._changed: dict[str, float] = {}
         """When the status of an application (uid) is to be told, by the loop's clock."""
         self._events: deque[EventReport] = deque(maxlen=_MAX_EVENTS)
@@ -80,6 +80,8 @@ class NodeRuntime:
         systemd = Systemd(self._config.bus_address)
         await systemd.connect()
         self._layout.state.mkdir(parents=True, exist_ok=True)
+        # Not for other users: set-uid programs of images and volumes must not be within their reach.
+        self._layout.state.chmod(0o700)
         if await asyncio.to_thread(starter.install, self._layout):
             await systemd.reload()
         self._volumes = await asyncio.to_thread(Volumes, self._layout)
@@ -88,7 +90,7 @@ class NodeRuntime:
             layout=self._layout,
             systemd=systemd,
             reloader=Reloader(systemd),
-            store=await asyncio.to_thread(ImageStore, self._layout.state),
+            store=await asyncio.to_thread(_image_store, self._layout),
             registry=self._config.registry,
             gates=RegistryGates(),
             pulls=asyncio.Semaphore(self._config.pulls),
@@ -103,9 +105,7 @@ class NodeRuntime:
         )
         self._reconciler = Reconciler(self._shop)
         self._reconciler.load()
-        if not self._reconciler.unreadable:
-            records = [keeper.record for keeper in self._reconciler.keepers.values()]
-            await teardown.reap(self._shop, records)
+        await teardown.reap(self._shop, [keeper.record for keeper in self._reconciler.keepers.values()])
         await self._look_at_host()
         await self._take_up()
 
@@ -131,16 +131,16 @@ class NodeRuntime:
             return
         stored = {"lineage": lineage, "revision": revision, "digest": digest, "desired": _without_values(desired)}
         await asyncio.to_thread(durable.write, self._layout.desired, json.dumps(stored).encode())
-        self._lineage, self._revision, self._digest = lineage, revision, digest
+        self._lineage, self._digest = lineage, digest
         self._desired = desired
         await self._act(values_known=True)
 
     async def preview(self, desired: DesiredState) -> str:
         """One sentence of what `desired` would change here."""
         here = self._reconciler.keepers
-        wanted = {app["metadata"]["uid"]: app["metadata"] for app in desired.applications}
+        wanted = {str(meta.get("uid", "")): meta for meta in map(_meta, desired.applications)}
         names = {uid: f"{keeper.identity.namespace}/{keeper.identity.name}" for uid, keeper in here.items()}
-        new = [f"{m.get('namespace', '')}/{m['name']}" for uid, m in wanted.items() if uid not in here]
+        new = [f"{m.get('namespace', '')}/{m.get('name', '')}" for uid, m in wanted.items() if uid not in here]
         changed = [
             names[uid] for uid, m in wanted.items() if uid in here and here[uid].generation != m.get("generation")
         ]
@@ -193,11 +193,11 @@ class NodeRuntime:
         """Go on with the desired state on disk, without the values of secrets, until the controller speaks."""
         try:
             stored = json.loads(self._layout.desired.read_bytes())
-            self._desired = DesiredState.model_validate(stored["desired"])
-            self._lineage, self._revision = stored["lineage"], stored["revision"]
+            desired = DesiredState.model_validate(stored["desired"])
+            self._desired, self._lineage = desired, str(stored["lineage"])
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             log.error("%s cannot be read (%s): the node goes on with its records", self._layout.desired, error)
             return
         await self._act(values_known=False)
@@ -235,7 +235,7 @@ class NodeRuntime:
                 continue
             if volume.metadata.uid not in removals:
                 volumes[volume.metadata.name] = volume
-        known = {raw["metadata"]["uid"] for raw in desired.volumes}
+        known = {_meta(raw).get("uid", "") for raw in desired.volumes}
         for problem in await asyncio.to_thread(self._match_volumes, list(volumes.values()), known):
             self._complain(problem)
         return volumes
@@ -262,7 +262,7 @@ class NodeRuntime:
 
     def _refuse(self, raw: dict[str, Any], error: ValidationError) -> None:
         """An object this version of the agent cannot read: what runs of it goes on."""
-        meta = raw.get("metadata", {})
+        meta = {key: str(value) for key, value in _meta(raw).items()}
         first = error.errors()[0]
         text = f"this agent cannot read {'.'.join(map(str, first['loc']))}: {first['msg']}; update the agent"
         log.error("%s/%s: %s", meta.get("namespace"), meta.get("name"), text)
@@ -410,6 +410,16 @@ class NodeRuntime:
         else:
             self._node_report.MergeFrom(report)
         self._wake.set()
+
+
+def _image_store(layout: Layout) -> ImageStore:
+    return ImageStore(layout.state, in_use=units.layers_in_use(layout))
+
+
+def _meta(raw: dict[str, Any]) -> dict[str, Any]:
+    """Metadata of an object that nobody has checked."""
+    meta = raw.get("metadata")
+    return meta if isinstance(meta, dict) else {}
 
 
 def _passes(status: ApplicationStatus) -> bool:

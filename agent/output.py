@@ -11,6 +11,8 @@ from agent.layout import Layout
 UNIT = "horchestra-logs.service"
 
 _UNIT = """# Made by the Horchestra agent; changes are overwritten.
+# It needs no capability, but has one that no application is given: whoever has all that a process of the same user has
+# may look into it (ptrace(2)), and so reach the host's files through /proc/PID/root.
 [Unit]
 Description=Horchestra: what applications print, to the journal
 StartLimitIntervalSec=0
@@ -24,7 +26,7 @@ OOMScoreAdjust=-900
 Slice=horchestra.slice
 UMask=0077
 NoNewPrivileges=yes
-CapabilityBoundingSet=
+CapabilityBoundingSet=CAP_LEASE
 PrivateNetwork=yes
 ProtectHome=yes
 RestrictAddressFamilies=AF_UNIX

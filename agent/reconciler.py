@@ -23,7 +23,8 @@ class Reconciler:
         self.keepers: dict[str, Keeper] = {}
         self._started: set[str] = set()
         self._new = asyncio.Event()
-        self.unreadable: list[str] = []
+        self.unreadable: set[str] = set()
+        """Directories of applications that left no record that can be read."""
 
     def load(self) -> None:
         """Keepers for everything recorded on disk: what no desired state names is kept up all the same."""
@@ -33,8 +34,8 @@ class Reconciler:
             try:
                 known = record.load(directory)
             except AgentError as error:
-                log.error("%s", error)
-                self.unreadable.append(directory.name)
+                log.error("%s: what runs goes on; it is kept up again when the controller has named it", error)
+                self.unreadable.add(directory.name)
                 continue
             if known is not None and known.uid == directory.name:
                 self.keepers[known.uid] = Keeper(self._shop, known.identity, known, None)
@@ -57,6 +58,10 @@ class Reconciler:
     def remove(self, removal: Removal) -> bool:
         """True when nothing of that uid is here (any more)."""
         keeper = self.keepers.get(removal.uid)
+        if keeper is None and removal.uid in self.unreadable:
+            keeper = Keeper(self._shop, Identity(removal.namespace, removal.name, removal.uid), None, None)
+            self.keepers[removal.uid] = keeper
+            self._new.set()
         if keeper is None:
             return True
         keeper.remove(removal)
@@ -77,6 +82,7 @@ class Reconciler:
     async def _keep(self, uid: str, keeper: Keeper) -> None:
         await keeper.run()
         self.keepers.pop(uid, None)
+        self.unreadable.discard(uid)
         self._started.discard(uid)
         self._shop.changed(uid)
 

@@ -82,8 +82,10 @@ def load(directory: Path) -> Record | None:
     path = directory / _FILE
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise AgentError("RecordUnreadable", f"{path} cannot be read: {error.strerror}") from error
     try:
         return _ADAPTER.validate_json(data)
     except ValidationError as error:

@@ -86,7 +86,7 @@ class Session:
         self.now = now
         self.outbox = Outbox()
         self._file = config.state_dir / "session.json"
-        self.followed = memory.load(self._file)
+        self.followed = memory.take_up(self._file)
         self.to_remove: list[str] = []
         self.given = False
         """The runtime was given a desired state since it started."""

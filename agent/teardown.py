@@ -41,8 +41,9 @@ async def _remove_root(shop: Workshop, number: int) -> None:
 
 
 async def reap(shop: Workshop, records: Collection[Record]) -> None:
-    """Remove roots that no record names: what an agent was removing when it died. All records must be known."""
+    """Remove roots that no record and no unit on disk names: what an agent was removing when it died."""
     used = {r.root for known in records for r in (known.current, known.previous) if r is not None}
+    used |= await asyncio.to_thread(units.roots_in_use, shop.layout)
     parents = (shop.layout.root(0).parent, shop.layout.skeleton(0).parent)
     names = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
     for number in sorted({int(name) for name in names if name.isdecimal()} - used):

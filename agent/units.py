@@ -3,6 +3,8 @@
 The files alone bring the application back after a reboot, with neither agent nor controller.
 """
 
+import contextlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -79,6 +81,30 @@ def render(
 def mount_unit(root: int, layout: Layout) -> str:
     """The name that systemd demands for the mount of that root."""
     return quoting.unit_path(str(layout.root(root))) + ".mount"
+
+
+def layers_in_use(layout: Layout) -> frozenset[str]:
+    """Names of the layers that a mount unit on disk stands on, whatever records say. Blocks."""
+    return frozenset(name for text in _texts(layout, "*.mount") for name in _layer(layout).findall(text))
+
+
+def roots_in_use(layout: Layout) -> frozenset[int]:
+    """Numbers of the roots that the unit of an application on disk starts from, whatever records say. Blocks."""
+    texts = _texts(layout, "horchestra-app-*.service")
+    return frozenset(int(number) for text in texts for number in _ROOT.findall(text))
+
+
+_ROOT = re.compile(r"^Root=([0-9]{1,9})$", re.MULTILINE)
+
+
+def _layer(layout: Layout) -> re.Pattern[str]:
+    return re.compile(re.escape(str(layout.layers).replace("%", "%%")) + r"/([0-9a-z]+)")
+
+
+def _texts(layout: Layout, pattern: str) -> Iterable[str]:
+    for path in layout.units.glob(pattern):
+        with contextlib.suppress(OSError):
+            yield path.read_text(errors="replace")
 
 
 def render_mount(root: Root, layout: Layout) -> UnitFile:

@@ -12,6 +12,9 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from agent import durable
 from agent.errors import AgentError
@@ -146,7 +149,7 @@ class Identities:
     def _uid(self, key: str) -> int:
         known: dict[str, int] = {}
         if self._path.exists():
-            known = json.loads(self._path.read_text())
+            known = _given(self._path)
         if key not in known:
             taken = set(known.values())
             free = next((uid for uid in OWN_RANGE if uid not in taken and not _host_user(uid)), None)
@@ -155,6 +158,15 @@ class Identities:
             known[key] = free
             durable.write(self._path, json.dumps(known, indent=1, sort_keys=True).encode())
         return known[key]
+
+
+def _given(path: Path) -> dict[str, int]:
+    """Raises AgentError StateUnreadable: a uid given twice would open one application's volumes to another."""
+    try:
+        return TypeAdapter(dict[str, int]).validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        text = f"{path}, the user ids given to applications, cannot be read ({type(error).__name__}); restore it"
+        raise AgentError("StateUnreadable", text) from error
 
 
 def host_account(uid: int) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent import durable
+from agent import durable, units
 from agent.images.registry import RegistryConfig, RegistryGates
 from agent.images.store import ImageStore
 from agent.layout import Layout
@@ -104,7 +104,10 @@ class Workshop:
     async def collect_images(self, keep: set[str]) -> list[str]:
         """Remove the images with other digests and what only they need; nothing while an image is being put to use."""
         async with self._collecting:
-            return [] if self._needing else await asyncio.to_thread(self.store.remove_unused, keep)
+            return [] if self._needing else await asyncio.to_thread(self._remove_unused, keep)
+
+    def _remove_unused(self, keep: set[str]) -> list[str]:
+        return self.store.remove_unused(keep, units.layers_in_use(self.layout))
 
     def new_root(self) -> int:
         """A number that no root on this disk has."""

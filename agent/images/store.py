@@ -11,6 +11,7 @@ A tree is synced before it is renamed, renamed before its record is written, and
 import ctypes
 import errno
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -27,6 +28,8 @@ from agent.errors import AgentError
 from agent.images.config import ImageConfig
 from agent.images.reference import ImageReference
 from agent.images.transfers import Transfers
+
+log = logging.getLogger("horchestra.images")
 
 _NEW = ".new-"
 _RESERVE = 256 << 20
@@ -47,9 +50,12 @@ class Image:
 
 
 class ImageStore:
-    """The images under `root`. One process owns a store; threads may share it. `reserve`: disk bytes kept free."""
+    """The images under `root`. One process owns a store; threads may share it. `reserve`: disk bytes kept free.
 
-    def __init__(self, root: Path, reserve: int = _RESERVE) -> None:
+    in_use: names below `l/` that are mounted or may be; they stay, also when what this store knew of them is damaged.
+    """
+
+    def __init__(self, root: Path, reserve: int = _RESERVE, in_use: frozenset[str] = frozenset()) -> None:
         self._trees = root / "l"
         self._layer_records = root / "images" / "layers"
         self._image_records = root / "images" / "manifests"
@@ -61,7 +67,7 @@ class ImageStore:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._layers: dict[str, str] = {}
         self._images: dict[str, Image] = {}
-        self._recover()
+        self._recover(in_use)
         self.transfers = Transfers()
 
     def close(self) -> None:
@@ -87,19 +93,19 @@ class ImageStore:
             self._images[digest] = image
             return image
 
-    def remove_unused(self, keep: set[str]) -> list[str]:
+    def remove_unused(self, keep: set[str], in_use: frozenset[str] = frozenset()) -> list[str]:
         """Removes all images but those with a digest in `keep`, then the layers no image and no running pull needs.
 
         The caller names every image that is mounted or may be mounted again. Returns the digests removed. Blocks while
         trees are deleted. Raises AgentError ImageStoreFailed; what could not be deleted goes at the next start.
         """
         with disk_failures_named():
-            gone, doomed = self._forget_unused(keep)
+            gone, doomed = self._forget_unused(keep, in_use)
             for tree in doomed:
                 shutil.rmtree(tree)
         return gone
 
-    def _forget_unused(self, keep: set[str]) -> tuple[list[str], list[Path]]:
+    def _forget_unused(self, keep: set[str], in_use: frozenset[str]) -> tuple[list[str], list[Path]]:
         """Digests of the images dropped, and the trees now without a name, to be deleted without holding the lock."""
         with self._lock:
             gone = sorted(set(self._images) - keep)
@@ -107,7 +113,7 @@ class ImageStore:
                 (self._image_records / f"{_file_name(digest)}.json").unlink(missing_ok=True)
                 del self._images[digest]
             _sync_directory(self._image_records)
-            used = {layer.name for image in self._images.values() for layer in image.layers}
+            used = in_use | {layer.name for image in self._images.values() for layer in image.layers}
             loose = {key: name for key, name in self._layers.items() if name not in used and not self._pins[key]}
             for key, name in loose.items():
                 (self._layer_records / f"{name}.json").unlink(missing_ok=True)
@@ -172,7 +178,7 @@ class ImageStore:
 
     # Disk
 
-    def _recover(self) -> None:
+    def _recover(self, in_use: frozenset[str]) -> None:
         """Forgets what an interrupted run left behind: half trees, trees without record, records without tree."""
         trees = {entry.name for entry in os.scandir(self._trees)}
         for path in self._layer_records.iterdir():
@@ -181,14 +187,14 @@ class ImageStore:
             if isinstance(key, str) and path.stem in trees and path.suffix == ".json":
                 self._layers[key] = path.stem
             else:
-                path.unlink()
+                _forget(path)
         for path in self._image_records.iterdir():
             image = self._recovered_image(path)
             if image is None:
-                path.unlink()
+                _forget(path)
             else:
                 self._images[image.digest] = image
-        for name in trees - set(self._layers.values()):
+        for name in trees - set(self._layers.values()) - in_use:
             shutil.rmtree(self._trees / name)
 
     def _recovered_image(self, path: Path) -> Image | None:
@@ -239,9 +245,19 @@ def _file_name(digest: str) -> str:
 def _read_record(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _forget(path: Path) -> None:
+    """Remove a record that leads nowhere, or cannot be read."""
+    if path.suffix == ".json":
+        log.warning("%s is of no use: what it names is damaged or gone, and is pulled again when it is needed", path)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _write_record(path: Path, record: dict[str, Any]) -> None:

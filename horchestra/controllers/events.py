@@ -11,6 +11,7 @@ import hashlib
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,8 @@ LIFETIME = timedelta(hours=1)
 MAX_SERIES = 20_000
 """Kinds of event kept in memory; beyond that new ones are dropped until others expire."""
 COMPONENT, AGENT = "horchestra-controller", "horchestra-agent"
+MAX_SERIES_OF_ONE = 200
+"""The same for one object: what a node says of it must not take the place of other nodes' events."""
 _NUMBER = re.compile(r"\d+")
 _SWEEP_SECONDS = 60.0
 
@@ -75,6 +78,8 @@ class EventRecorder:
         self._clock = clock
         self._series: dict[str, _Series] = {}
         self._allowances: dict[str, _Allowance] = {}
+        self._kinds: Counter[str] = Counter()
+        """Series by uid."""
         self._wake = asyncio.Event()
 
     def __call__(self, obj: dict[str, Any], kind: str, reason: str, message: str, *, node: str = "") -> None:
@@ -82,9 +87,11 @@ class EventRecorder:
         name, now = event["metadata"]["name"], self._clock()
         series = self._series.get(name)
         if series is None:
-            if len(self._series) >= MAX_SERIES:
+            uid = obj["metadata"]["uid"]
+            if len(self._series) >= MAX_SERIES or self._kinds[uid] >= MAX_SERIES_OF_ONE:
                 return
-            self._series[name] = _Series(event, obj["metadata"]["uid"], now)
+            self._kinds[uid] += 1
+            self._series[name] = _Series(event, uid, now)
         else:
             series.obj = {**event, "firstTimestamp": series.obj["firstTimestamp"], "count": series.obj["count"] + 1}
             series.last = now
@@ -136,7 +143,7 @@ class EventRecorder:
         now = self._clock()
         limit = LIFETIME.total_seconds()
         self._series = {name: s for name, s in self._series.items() if now - s.last < limit}
-        used = {s.uid for s in self._series.values()}
+        self._kinds = used = Counter(s.uid for s in self._series.values())
         self._allowances = {uid: a for uid, a in self._allowances.items() if uid in used}
         before = timestamp((moment or datetime.now(UTC)) - LIFETIME)
         expired = [

@@ -6,11 +6,15 @@ from typing import Any
 
 MESSAGE_BYTES = 1024
 MAX_ITEMS = 256
+MAX_WHOLE = 2**53 - 1
+"""Numbers beyond it do not survive every reader of JSON."""
 
 
 def cut(text: str, limit: int = MESSAGE_BYTES) -> str:
     """At most `limit` bytes of UTF-8, marked where it was cut; control characters but line breaks are shown as such."""
-    clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text[: limit + 1])
+    clean = text[: limit + 1]
+    if not clean.isprintable():
+        clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in clean)
     encoded = clean.encode(errors="replace")
     if len(encoded) <= limit:
         return clean
@@ -18,7 +22,9 @@ def cut(text: str, limit: int = MESSAGE_BYTES) -> str:
 
 
 def cut_all(value: Any) -> Any:
-    """The same for every string in a JSON value, and at most 256 entries in any list or map."""
+    """The same for every string in a JSON value, at most 256 entries in any list or map, numbers that all can read."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(min(value, MAX_WHOLE), -MAX_WHOLE)
     if isinstance(value, str):
         return cut(value)
     if isinstance(value, list):

@@ -65,7 +65,9 @@ class NodeIndex:
 
     def leaving(self, node: str, uid: str) -> bool:
         """Whether the node has been, or is about to be, told to remove what has this uid."""
-        return (NodeRemoval.resource.qualified, "", f"{uid}.{node}") in self._entries
+        entry = self._entries.get((NodeRemoval.resource.qualified, "", f"{uid}.{node}"))
+        # Names of nodes may hold dots: "x.a" on node "b" and "x" on node "a.b" read the same.
+        return entry is not None and entry.obj["spec"]["node"] == node and entry.obj["spec"]["uid"] == uid
 
     def get(self, target: Target) -> dict[str, Any] | None:
         """The Secret or ConfigMap, as stored."""

@@ -17,6 +17,7 @@ CONTROLLERS_CONDITIONS = frozenset({"Ready", "Adopted", "ConflictPaused", "Dupli
 """Written by the controller alone."""
 MAX_CONDITIONS = 32
 MAX_VOLUMES = 4096
+MAX_STATUS_BYTES, MAX_VOLUMES_BYTES = 256 << 10, 4 << 20
 _VOLUMES = TypeAdapter(list[VolumeReport])
 
 
@@ -35,6 +36,8 @@ def reported(status: dict[str, Any], node_json: bytes) -> dict[str, Any]:
     """The stored status with what the node says laid over it. Raises BadReport."""
     if not node_json:
         return dict(status)
+    if len(node_json) > MAX_STATUS_BYTES:
+        raise BadReport(f"node status of {len(node_json)} bytes; at most {MAX_STATUS_BYTES} are taken")
     try:
         said = NodeStatus.model_validate_json(node_json).model_dump(exclude_unset=True, exclude_none=True)
     except ValidationError as error:
@@ -58,6 +61,8 @@ def reported(status: dict[str, Any], node_json: bytes) -> dict[str, Any]:
 def volumes(stored: list[dict[str, Any]], volumes_json: bytes) -> list[dict[str, Any]]:
     """The volume directories of a node. Use that has changed by less than a tenth keeps its stored figure: it is
     measured all the time and worth no write. Raises BadReport."""
+    if len(volumes_json) > MAX_VOLUMES_BYTES:
+        raise BadReport(f"list of volumes of {len(volumes_json)} bytes; at most {MAX_VOLUMES_BYTES} are taken")
     try:
         said = _VOLUMES.validate_json(volumes_json)[:MAX_VOLUMES]
     except (ValidationError, pydantic_core.PydanticSerializationError) as error:
@@ -69,5 +74,5 @@ def volumes(stored: list[dict[str, Any]], volumes_json: bytes) -> list[dict[str,
         old = before.get(volume.uid)
         if old and (volume.bytes is None or abs(volume.bytes - old) * 10 < old):
             one["bytes"] = old
-        found.append({k: cut(v, 4096) if isinstance(v, str) else v for k, v in one.items()})
+        found.append({k: cut(v, 4096) if isinstance(v, str) else cut_all(v) for k, v in one.items()})
     return found

@@ -16,6 +16,7 @@ from horchestra.storage.store import Store
 from horchestra.storage.transaction import Transaction
 from proto import node_pb2 as pb
 
+from .bounds import cut
 from .conditions import condition, find, merge
 from .nodestatus import BadReport, reported
 from .verdict import MACHINE_ID, Claim, Decision, decide
@@ -38,8 +39,8 @@ async def greet(store: Store, certificate: NodeCertificate, hello: pb.Hello, pee
     revision = await store.watch.caught_up()
     lineage = store.lineage
     claim = Claim(
-        machine_id=hello.machine_id[:64],
-        lineage=hello.lineage,
+        machine_id=cut(hello.machine_id, 64),
+        lineage=cut(hello.lineage, 64),
         revision=hello.revision,
         paused=hello.paused,
         known=record is not None,
@@ -92,9 +93,9 @@ def _store(
     def change(obj: dict[str, Any]) -> dict[str, Any]:
         status = reported(obj.get("status") or {}, node_json)
         status["conditions"] = merge(status.get("conditions", []), _conditions(node, decision, claim, lineage))
-        status["lineage"] = hello.lineage
-        info = {"kubeletVersion": f"horchestra-{hello.agent_version[:64]}", **status.get("nodeInfo", {})}
-        status["nodeInfo"] = {**info, "machineID": claim.machine_id, "bootID": hello.boot_id[:64]}
+        status["lineage"] = claim.lineage
+        info = {"kubeletVersion": f"horchestra-{cut(hello.agent_version, 64)}", **status.get("nodeInfo", {})}
+        status["nodeInfo"] = {**info, "machineID": claim.machine_id, "bootID": cut(hello.boot_id, 64)}
         return {**obj, "status": status}
 
     transaction.update(Node, "", name, change, WRITE, subresource="status")

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("horchestra.nodes")
 
 HEARTBEAT_SECONDS = 2.5
+UNREAD_SECONDS = 120
+"""After which a node that speaks but does not read what it is told is given up."""
+FAREWELL_SECONDS = 5
+"""For the last word to a node."""
 SILENCE_SECONDS = 8
 """Seconds without a word after which a node is taken for dead."""
 DEBOUNCE_SECONDS = 0.02
@@ -50,6 +54,8 @@ class Session:
         self._greeting = greeting
         self._sent = hello.digest if hello.lineage == greeting.lineage else ""
         self._sent_revision = 0
+        self._previewed = ""
+        """Digest of the state whose preview was answered."""
         self._asked: deque[pb.OpenStream] = deque()
         self._bye: pb.Bye | None = None
         self._changed = True
@@ -64,6 +70,7 @@ class Session:
         self.heard_at = datetime.now(UTC)
         self.farewell = "the connection was lost"
         self.over = asyncio.Event()
+        self._unread_since: float | None = None
 
     @property
     def words(self) -> str:
@@ -138,7 +145,9 @@ class Session:
                 quiet = time.monotonic() + DEBOUNCE_SECONDS
 
     async def _write(self, message: pb.ControllerMessage) -> None:
+        self._unread_since = time.monotonic()
         await self._context.write(message)
+        self._unread_since = None
 
     async def _send_desired(self) -> None:
         """Send the whole truth for this node if it differs from what it has."""
@@ -174,6 +183,10 @@ class Session:
             await asyncio.sleep(1)
             silent = silent + 1 if self._quiet else 0
             self._quiet = True
+            unread = time.monotonic() - (self._unread_since or time.monotonic())
+            if unread > (UNREAD_SECONDS if self._bye is None else FAREWELL_SECONDS):
+                self.farewell = self.farewell if self._bye else f"it has read nothing for {UNREAD_SECONDS} s"
+                return
         self.farewell = f"nothing was heard for {SILENCE_SECONDS} s"
 
     async def _receive(self) -> None:
@@ -212,10 +225,12 @@ class Session:
 
     async def _acknowledged(self, message: pb.Acknowledgement) -> None:
         if message.removed and self.verdict in (pb.PROCEED, pb.ACCEPT):
-            uids = list(message.removed)[:10_000]
-            self._reporter.forget(uids)
-            await self._store.transaction(lambda transaction: self._removed(transaction, uids))
-        if message.preview and self.verdict == pb.PAUSE:
+            uids = [uid for uid in dict.fromkeys(message.removed) if self._sessions.index.leaving(self.node, uid)]
+            self._reporter.forget(message.removed)
+            if uids:
+                await self._store.transaction(lambda transaction: self._removed(transaction, uids))
+        if message.preview and self.verdict == pb.PAUSE and message.digest == self._sent != self._previewed:
+            self._previewed = self._sent
             decision, lineage = self._greeting.decision, self._greeting.lineage
             found = registration.paused(decision, self.node, lineage, cut(message.preview.rstrip(".")))
             await registration.write_conditions(self._store, self.node, [found])

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +61,20 @@ def check(report: pb.ApplicationReport) -> Report:
     values["conditions"] = [
         c for c in values["conditions"] if c["type"] not in _CONTROLLERS_CONDITIONS and c["status"] in _STATUSES
     ]
-    values["observedGeneration"] = report.generation
+    values["observedGeneration"] = max(report.generation, 0)
+    for name in ("restartCount", "exitCode"):
+        if name in values:
+            values[name] = max(min(values[name], _MAX_INT32), 0)
+    for name in ("startedAt", "finishedAt"):
+        if not _TIME.fullmatch(values.get(name, "")):
+            values.pop(name, None)
     return Report(cut(report.namespace, 63), cut(report.name, 63), cut(report.uid, 64), values)
 
 
 _STATUSES = ("True", "False", "Unknown")
+# Clients with types refuse a whole list for one Pod whose number or time they cannot read.
+_MAX_INT32 = 2**31 - 1
+_TIME = re.compile(r"\d{4}-(0[1-9]|1[0-2])-([0-2]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.ASCII)
 
 
 def laid_over(obj: dict[str, Any], report: Report, node: str, addresses: list[str]) -> dict[str, Any] | None:
@@ -101,7 +111,8 @@ class Reporter:
         self._store = store
         self._index = index
         self._node = node
-        self._waiting: dict[str, Report] = {}
+        self._waiting: dict[str, Report | pb.ApplicationReport] = {}
+        """What a node says is read when it is written: once a second, however often it says it."""
         self._written: dict[str, float] = {}
         self._orphans: dict[str, str] = {}
         self._orphans_changed = False
@@ -115,17 +126,17 @@ class Reporter:
         if message.snapshot:
             self._snapshot({report.uid for report in message.applications})
         for raw in message.applications:
-            try:
-                report = check(raw)
-            except BadReport as error:
-                self._complain(str(error))
-                continue
-            entry = self._index.application(report.uid)
+            entry = self._index.application(raw.uid)
             if entry is None or entry.obj["spec"].get("nodeName") != self._node:
-                self._orphan(report, not self._index.leaving(self._node, report.uid))
-            elif (entry.namespace, entry.name) == (report.namespace, report.name):
-                self._orphan(report, False)
-                self._waiting[report.uid] = report
+                self._orphan(raw, not self._index.leaving(self._node, raw.uid))
+            elif len(raw.status_json) > MAX_REPORT_BYTES:
+                self._complain(f"status of {len(raw.status_json)} bytes; at most {MAX_REPORT_BYTES} are taken")
+            elif (entry.namespace, entry.name) == (raw.namespace, raw.name):
+                self._orphan(raw, False)
+                # A copy: a part of a message keeps all of it in memory.
+                copy = pb.ApplicationReport()
+                copy.CopyFrom(raw)
+                self._waiting[raw.uid] = copy
         self._wake.set()
 
     def _complain(self, words: str) -> None:
@@ -142,15 +153,14 @@ class Reporter:
         self._wake.set()
 
     def take_node(self, message: pb.NodeReport) -> None:
-        try:
-            nodestatus.reported({}, message.node_json)
-            nodestatus.volumes([], message.volumes_json or b"[]")
-        except BadReport as error:
-            self._complain(str(error))
-            return
-        self._node_json = message.node_json or self._node_json
-        self._volumes_json = message.volumes_json or self._volumes_json
-        self._wake.set()
+        if len(message.node_json) > nodestatus.MAX_STATUS_BYTES:
+            self._complain(f"node status of {len(message.node_json)} bytes")
+        elif len(message.volumes_json) > nodestatus.MAX_VOLUMES_BYTES:
+            self._complain(f"list of volumes of {len(message.volumes_json)} bytes")
+        else:
+            self._node_json = message.node_json or self._node_json
+            self._volumes_json = message.volumes_json or self._volumes_json
+            self._wake.set()
 
     def _snapshot(self, uids: set[str]) -> None:
         """A snapshot names every application on the node: what it leaves out is not there (any more)."""
@@ -164,11 +174,12 @@ class Reporter:
                 values = {**absent.model_dump(exclude_none=True), "observedGeneration": 0}
                 self._waiting[entry.uid] = Report(entry.namespace, entry.name, entry.uid, values)
 
-    def _orphan(self, report: Report, orphaned: bool) -> None:
+    def _orphan(self, report: pb.ApplicationReport, orphaned: bool) -> None:
         if not orphaned:
             self._orphans_changed |= self._orphans.pop(report.uid, None) is not None
         elif report.uid not in self._orphans and len(self._orphans) < MAX_ITEMS:
-            self._orphans[report.uid] = f"{report.namespace}/{report.name} {report.uid}"
+            uid, words = cut(report.uid, 64), f"{cut(report.namespace, 63)}/{cut(report.name, 63)}"
+            self._orphans[report.uid] = f"{words} {uid}"
             self._orphans_changed = True
 
     async def run(self) -> None:
@@ -192,11 +203,11 @@ class Reporter:
         """Write what may be written now; seconds until more may, None when nothing waits."""
         now = time.monotonic()
         due = [uid for uid in self._waiting if now - self._written.get(uid, 0.0) >= INTERVAL]
-        reports = [self._waiting.pop(uid) for uid in due]
+        reports = await self._checked([self._waiting.pop(uid) for uid in due])
         node_due = now - self._written.get("", 0.0) >= INTERVAL and bool(
             self._node_json or self._volumes_json or self._orphans_changed
         )
-        if reports or node_due:
+        if due or node_due:
             for uid in [*due, *([""] if node_due else [])]:
                 self._written[uid] = now
             await self._write(reports, node_due)
@@ -206,12 +217,33 @@ class Reporter:
         pending = [*self._waiting, *([""] if self._node_json or self._volumes_json or self._orphans_changed else [])]
         return min((max(self._written.get(uid, 0.0) + INTERVAL - now, 0.01) for uid in pending), default=None)
 
+    async def _checked(self, said: list[Report | pb.ApplicationReport]) -> list[Report]:
+        found = []
+        for one in said:
+            await asyncio.sleep(0)  # a thousand reports are no reason to keep others waiting
+            try:
+                found.append(one if isinstance(one, Report) else check(one))
+            except BadReport as error:
+                self._complain(str(error))
+        return found
+
+    async def _usable(self, read: Callable[[bytes], Any], data: bytes) -> bytes:
+        """`data`, or nothing when it cannot be read."""
+        try:
+            await asyncio.to_thread(read, data)
+        except BadReport as error:
+            self._complain(str(error))
+            return b""
+        return data
+
     async def _write(self, reports: list[Report], node_due: bool) -> None:
         node_json, volumes_json = self._node_json, self._volumes_json
         orphans = sorted(self._orphans.values()) if node_due and self._orphans_changed else None
         if node_due:
             self._node_json = self._volumes_json = b""
             self._orphans_changed = False
+            node_json = await self._usable(lambda data: nodestatus.reported({}, data), node_json)
+            volumes_json = await self._usable(lambda data: nodestatus.volumes([], data or b"[]"), volumes_json)
         addresses = node_addresses(self._store, self._node)
 
         def write(transaction: Transaction) -> None:

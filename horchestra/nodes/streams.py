@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from .bounds import cut
 
 EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # missing from the stubs
 OPEN_SECONDS = 10
+MAX_CHUNK_BYTES = 1 << 20
 CHUNKS = 8
 """Chunks (64 KiB) that wait for the reader; the agent is held back by gRPC's flow control beyond that."""
 
@@ -107,8 +109,10 @@ class Streams:
 
     async def serve(self, node: str, context: Any) -> None:
         """The agent's call: feed the stream that its first message names. Only the node that was asked may."""
-        async with asyncio.timeout(OPEN_SECONDS):
-            first = await context.read()
+        first = EOF
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_SECONDS):
+                first = await context.read()
         stream = self._streams.get(first.stream_id) if first is not EOF else None
         if stream is None or stream.node != node or stream.opened.is_set():
             await context.abort(grpc.StatusCode.NOT_FOUND, "nobody waits for this stream")
@@ -135,6 +139,9 @@ async def _feed(stream: ByteStream, context: Any) -> None:
             reason = message.error.reason if message.error.reason in CODES else "ServiceUnavailable"
             stream.finish(StatusError(reason, cut(message.error.message)))
             await stream.closed.wait()
+            return
+        if len(message.data) > MAX_CHUNK_BYTES:
+            stream.finish(StatusError("ServiceUnavailable", f'node "{stream.node}" sent more at once than is taken'))
             return
         if message.data:
             await stream.put(message.data)

@@ -269,10 +269,14 @@ async def test_one_line_is_logged_for_a_state_however_often_it_is_tried(
     assert caplog.text.count("alone: ControllerUnreachable") == 1
 
 
-async def test_a_damaged_memory_is_not_guessed(estate: Estate) -> None:
-    (estate.directory / "session.json").write_text("{")
-    with pytest.raises(Exception, match="StateUnreadable"):
-        Session(estate.config, estate.runtime, Machine("m1", "b1"))
+@pytest.mark.parametrize("damage", ["{", "", "\0" * 64, "[]", '{"lineage": 7, "revision": "x"}'])
+async def test_a_damaged_memory_pauses_the_node_and_is_kept(estate: Estate, damage: str) -> None:
+    (estate.directory / "session.json").write_text(damage)
+    session = Session(estate.config, estate.runtime, Machine("m1", "b1"))
+    assert session.followed.pause
+    assert session.followed.lineage not in ("", LINEAGE)
+    assert (estate.directory / "session.damaged").read_text() == damage
+    assert Session(estate.config, estate.runtime, Machine("m1", "b1")).followed == session.followed
 
 
 async def test_a_fault_while_applying_does_not_cut_the_node_off(
