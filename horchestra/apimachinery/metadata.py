@@ -21,16 +21,16 @@ def metadata_causes(meta: Any, namespaced: bool) -> list[Cause]:
         fault = key_fault(key) or value_fault(value)
         if fault:
             causes.append(_invalid(f"metadata.labels[{key[:300]}]", fault))
-    annotations = _strings(meta.get("annotations"))
-    for key in annotations:
+    size = 0
+    for key, value in _strings(meta.get("annotations")).items():
         fault = key_fault(key.lower())
         if fault:
             causes.append(_invalid(f"metadata.annotations[{key[:300]}]", fault))
-    size = sum(len(k.encode()) + len(v.encode()) for k, v in annotations.items())
+        size += len(key.encode()) + len(value.encode())
     if size > MAX_ANNOTATIONS:
         message = f"Too long: {size} bytes of keys and values; at most {MAX_ANNOTATIONS} are allowed"
         causes.append(Cause("FieldValueTooLong", message, "metadata.annotations"))
-    return causes + _finalizers(meta.get("finalizers")) + _owners(meta.get("ownerReferences"))
+    return [*causes, *_finalizers(meta.get("finalizers")), *_owners(meta.get("ownerReferences"))]
 
 
 def _names(meta: dict[str, Any], namespaced: bool) -> list[Cause]:

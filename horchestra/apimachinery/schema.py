@@ -70,8 +70,8 @@ class _Shape:
         "defaults",
         "element",
         "fields",
+        "filled",
         "inner",
-        "is_list",
         "mapping",
         "open",
         "prunable",
@@ -87,15 +87,17 @@ class _Shape:
         """Fields with defaults in them."""
         self.element: _Shape | None = None
         """Of the items of a list or the values of a map."""
-        self.is_list = False
+        self.filled: _Shape | None = None
+        """Of the values of a map, when they have defaults."""
         self.mapping: _Shape | None = None
         self.sequence: _Shape | None = None
         """Of the branches of a union: the one for objects, and the one for lists."""
         if not self.open:
             self._take_fields(schema["properties"])
         elif "items" in schema or "additionalProperties" in schema:
-            self.is_list = "items" in schema
             self.element = _Shape(schema.get("items") or schema.get("additionalProperties") or {})
+            if "items" not in schema and self.element.has_defaults():
+                self.filled = self.element
         elif "anyOf" in schema:
             by_type = {branch.get("type"): _Shape(branch) for branch in reversed(schema["anyOf"])}
             self.mapping, self.sequence = by_type.get("object"), by_type.get("array")
@@ -115,8 +117,9 @@ class _Shape:
 
     def has_defaults(self) -> bool:
         """Whether fill() could do anything."""
-        parts = [self.mapping, None if self.is_list else self.element]
-        return bool(self.defaults or self.defaulted) or any(p is not None and p.has_defaults() for p in parts)
+        return bool(
+            self.defaults or self.defaulted or self.filled or (self.mapping is not None and self.mapping.has_defaults())
+        )
 
     def fill(self, value: Any) -> None:
         if isinstance(value, dict):
@@ -128,9 +131,9 @@ class _Shape:
                     shape.fill(value[name])
             if self.mapping is not None:
                 self.mapping.fill(value)
-            elif self.element is not None and not self.is_list:
+            elif self.filled is not None:
                 for part in value.values():
-                    self.element.fill(part)
+                    self.filled.fill(part)
 
     def prune(self, value: Any, path: str, unknown: list[str]) -> None:
         if isinstance(value, dict):

@@ -19,6 +19,8 @@ from .entry import Entry, Event, EventType, Key
 References = tuple[Reference, ...]
 _K = TypeVar("_K")
 _NOBODY: dict[Key, Entry] = {}
+_NOBODY_NAMED: dict[str, Entry] = {}
+_NOTHING: dict[str, dict[str, Entry]] = {}
 _Place = tuple[str, str, str, str]
 """A target's key and a part of it; "" is the whole."""
 _Undo = tuple[Key, Entry | None, References]
@@ -39,7 +41,7 @@ class State:
 
     def get(self, key: Key) -> Entry | None:
         resource, namespace, name = key
-        return self._objects.get(resource, {}).get(namespace, {}).get(name)
+        return self._objects.get(resource, _NOTHING).get(namespace, _NOBODY_NAMED).get(name)
 
     def entries(self, resource: str, namespace: str | None = None) -> list[Entry]:
         by_namespace = self._objects.get(resource, {})
@@ -132,7 +134,7 @@ class State:
 
     def _forget(self, key: Key) -> None:
         resource, namespace, name = key
-        entry = self._objects.get(resource, {}).get(namespace, {}).pop(name, None)
+        entry = self._objects.get(resource, _NOTHING).get(namespace, _NOBODY_NAMED).pop(name, None)
         if entry is None:
             return
         self._uids.pop(entry.uid, None)
