@@ -1,6 +1,6 @@
 """What a database gives when nothing is validated, admitted or told to anyone: the baseline of durable creates.
 
-Many writers hand rows to one thread, which commits whatever is waiting as one group: the same shape, the same bytes and
+Many writers hand rows to one thread, which commits whatever is waiting as one group: the same shape, the same rows and
 the same sync setting as the store's. Each create is a row for the object and a row for the log of changes, since no
 store can do with less that lets others watch.
 """
@@ -13,6 +13,7 @@ import queue
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,14 +22,15 @@ import psycopg
 from tests.bench.applications import application, name
 
 Row = tuple[str, str, str, str, int, bytes]
+_CREATED = 1_800_000_000_000
 Insert = Callable[[list[Row]], None]
 """Inserts the rows into both tables, moves the counter, commits."""
 
 _TABLES = (
     "CREATE TABLE object (resource varchar(320), namespace varchar(253), name varchar(253), uid varchar(36),"
     " revision bigint, body {bytes}, PRIMARY KEY (resource, namespace, name))",
-    "CREATE TABLE log (resource varchar(320), namespace varchar(253), name varchar(253), uid varchar(36),"
-    " revision bigint PRIMARY KEY, body {bytes})",
+    "CREATE TABLE log (id bigint PRIMARY KEY, type varchar(8), resource varchar(320), namespace varchar(253),"
+    " name varchar(253), uid varchar(36), created bigint, body {bytes}, previous {bytes})",
     "CREATE TABLE counter (value bigint)",
     "INSERT INTO counter VALUES (0)",
 )
@@ -82,8 +84,21 @@ def _answer(group: list[asyncio.Future[None]]) -> None:
 
 
 def _row(number: int) -> Row:
-    body = json.dumps(application(number), separators=(",", ":")).encode()
-    return "applications.orch.ks-tool.dev", "default", name(number), f"{number:036}", number, body
+    """With the metadata that the store adds."""
+    obj, uid = application(number), str(uuid.UUID(int=number))
+    added = {
+        "uid": uid,
+        "generation": 1,
+        "creationTimestamp": "2027-01-15T08:00:00Z",
+        "resourceVersion": str(number),
+        "finalizers": ["orch.ks-tool.dev/node"],
+    }
+    body = json.dumps({**obj, "metadata": {**obj["metadata"], **added}}, separators=(",", ":")).encode()
+    return "applications.orch.ks-tool.dev", "default", name(number), uid, number, body
+
+
+def _logged(row: Row) -> tuple[object, ...]:
+    return (row[4], "ADDED", *row[:4], _CREATED, row[5], None)
 
 
 def sqlite(path: Path) -> Insert:
@@ -94,8 +109,8 @@ def sqlite(path: Path) -> Insert:
 
     def insert(rows: list[Row]) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        for table in ("object", "log"):
-            connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?)", rows)
+        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_logged, rows))
+        connection.executemany("INSERT INTO object VALUES (?, ?, ?, ?, ?, ?)", rows)
         connection.execute("UPDATE counter SET value = ?", (rows[-1][4],))
         connection.execute("COMMIT")
 
@@ -110,8 +125,8 @@ def postgresql(url: str) -> Insert:
 
     def insert(rows: list[Row]) -> None:
         with connection.cursor() as cursor:
-            for table in ("object", "log"):
-                cursor.executemany(f"INSERT INTO {table} VALUES (%s, %s, %s, %s, %s, %s)".encode(), rows)
+            cursor.executemany("INSERT INTO log VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)", map(_logged, rows))
+            cursor.executemany("INSERT INTO object VALUES (%s, %s, %s, %s, %s, %s)", rows)
             cursor.execute("UPDATE counter SET value = %s", (rows[-1][4],))
         connection.commit()
 

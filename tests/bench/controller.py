@@ -10,7 +10,6 @@ the seconds that took. The audit log is left out as the constant answers have no
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import ssl
@@ -102,6 +101,7 @@ async def _serve(directory: Path, applications: int) -> None:
     from horchestra.nodes.sessions import Sessions
     from horchestra.pki import server
     from horchestra.pki.ca import CertificateAuthority
+    from horchestra.process import spare_collector
     from horchestra.storage.store import Store
 
     pki = directory / "pki"
@@ -118,7 +118,7 @@ async def _serve(directory: Path, applications: int) -> None:
     api = APIServer(store, Authorizer(), lambda record: None, sessions)
     context = tls.server_context(files.certificate, files.key, files.ca)
     door = await listener.serve(Instrumented(api, store), "127.0.0.1", 0, context)
-    gc.collect()
+    spare_collector()
     print(json.dumps({"port": door.port}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     api.close()
