@@ -32,33 +32,24 @@ app=$state/apps/$2
 unit= policy=Always retries=-1 deadline=0 sealed= secrets=
 . "$app/start.conf"
 
-put() { # put FILE: standard input becomes FILE, whole or not at all
-  cat >"$1.new"
-  sync "$1.new" 2>/dev/null || sync
-  mv -f "$1.new" "$1"
+put() { # put FILE FORMAT VALUE...: what printf makes of them becomes FILE, whole or not at all
+  file=$1
+  shift
+  printf "$@" >"$file.new"
+  sync "$file.new" 2>/dev/null || sync
+  mv -f "$file.new" "$file"
 }
 
 finish() { # finish PHASE REASON
-  printf 'phase=%s\nreason=%s\ncode=%s\nstatus=%s\n' "$1" "$2" "$code" "$status" | put "$app/finished"
+  put "$app/finished" 'phase=%s\nreason=%s\ncode=%s\nstatus=%s\n' "$1" "$2" "$code" "$status"
   save
   echo "$unit: $1 ($2), not started again" >&2
   exit 1
 }
 
 save() {
-  put "$app/starts" <<END
-total=$total
-streak=$streak
-failures=$failures
-active=$active
-last=$last
-boot=$this_boot
-delay=$delay
-until=$until
-previous=$previous
-code=$code
-status=$status
-END
+  put "$app/starts" '%s\n' "total=$total" "streak=$streak" "failures=$failures" "active=$active" "last=$last" \
+    "boot=$this_boot" "delay=$delay" "until=$until" "previous=$previous" "code=$code" "status=$status"
 }
 
 open_secrets() {
@@ -129,13 +120,13 @@ bind_directories() {
 # A FIFO for what this process will print. The pump opens it when it has read the last process's to its end; without a
 # pump the application runs all the same, unheard.
 open_log() {
-  mkdir -p "$run/log"
-  name=${unit#horchestra-app-}
-  printf '%s\n' "$unit" "${name%.service}" >"$run/log/.$2"
-  mv -f "$run/log/.$2" "$run/log/$2.unit"
-  rm -f "$run/log/$2"
-  mkfifo "$run/log/$2"
-  chmod 622 "$run/log/$2"
+  [ -d "$run/log" ] || mkdir -p "$run/log"
+  if [ ! -s "$run/log/$2.unit" ]; then # the pump is told below: it reads no half of it
+    name=${unit#horchestra-app-}
+    printf '%s\n' "$unit" "${name%.service}" >"$run/log/$2.unit"
+  fi
+  [ ! -e "$run/log/$2" ] || rm -f "$run/log/$2"
+  mkfifo -m 622 "$run/log/$2"
   [ -p "$run/log/.control" ] || mkfifo "$run/log/.control" 2>/dev/null || :
   echo "$2" 1<>"$run/log/.control"
   if ! timeout @LOG_WAIT@ sh -c ': >"$1"' sh "$run/log/$2"; then
@@ -153,24 +144,28 @@ fi
 
 total=0 streak=0 failures=0 active=0 last=0 boot= delay=0 until=0 previous= code=0 status=0
 [ ! -f "$app/starts" ] || . "$app/starts"
-this_boot=$(cat /proc/sys/kernel/random/boot_id)
+read -r this_boot </proc/sys/kernel/random/boot_id
 restarts=0 result=success began=0 ended=0 invocation=
-while IFS='=' read -r name value; do
-  case $name in
-    NRestarts) restarts=$value ;;
-    Result) result=$value ;;
-    InvocationID) invocation=$value ;;
-    ExecMainCode) last_code=$value ;;
-    ExecMainStatus) last_status=$value ;;
-    ExecMainStartTimestampMonotonic) began=$value ;;
-    ExecMainExitTimestampMonotonic) ended=$value ;;
-  esac
-done <<END
+
+ask_systemd() { # about the process before this one
+  while IFS='=' read -r name value; do
+    case $name in
+      NRestarts) restarts=$value ;;
+      Result) result=$value ;;
+      InvocationID) invocation=$value ;;
+      ExecMainCode) last_code=$value ;;
+      ExecMainStatus) last_status=$value ;;
+      ExecMainStartTimestampMonotonic) began=$value ;;
+      ExecMainExitTimestampMonotonic) ended=$value ;;
+    esac
+  done <<END
 $(systemctl show "$unit" -p NRestarts -p Result -p InvocationID -p ExecMainCode -p ExecMainStatus \
   -p ExecMainStartTimestampMonotonic -p ExecMainExitTimestampMonotonic)
 END
+}
 
 delay=0 until=0
+[ "$boot" != "$this_boot" ] || ask_systemd
 if [ "$boot" != "$this_boot" ]; then
   [ -z "$boot" ] || total=$((total + 1))
   streak=0 last=0
