@@ -33,6 +33,7 @@ class Mount:
 
     kind: Literal["pv", "tmpfs", "files"]
     path: str
+    """In the image, without symlinks: systemd leaves some that it cannot follow unmounted, and says nothing."""
     source: str = ""
     sub: str = ""
     size: int = 0
@@ -79,7 +80,7 @@ def build(
     for text in argv:
         _check_size(text, "an argument")
     working_dir = spec.workingDir or config.working_dir or "/"
-    mounts = tuple(_mount(mount, volumes) for mount in spec.volumeMounts)
+    mounts = tuple(_mount(mount, _real(view, mount.path), volumes) for mount in spec.volumeMounts)
     program = _program(view, argv[0], dict(environment).get("PATH", _DEFAULT_PATH), working_dir, mounts)
     return Launch(
         image=digest,
@@ -126,17 +127,27 @@ def _environment(
     return environment, tuple(sources)
 
 
-def _mount(mount: VolumeMount, volumes: Mapping[str, str]) -> Mount:
+def _real(view: ImageView, path: str) -> str:
+    """`path` without symlinks, as far as the image has it."""
+    below: list[str] = []
+    here = PurePosixPath(path)
+    while (real := view.resolve(str(here))) is None and here != here.parent:
+        below.insert(0, here.name)
+        here = here.parent
+    return str(PurePosixPath(real or "/", *below))
+
+
+def _mount(mount: VolumeMount, path: str, volumes: Mapping[str, str]) -> Mount:
     if mount.pv is not None:
         if mount.pv not in volumes:
             raise AgentError("VolumeNotFound", f'volume "{mount.pv}" does not exist on this node; create it to go on')
-        return Mount("pv", mount.path, volumes[mount.pv], mount.subPath, read_only=mount.readOnly)
+        return Mount("pv", path, volumes[mount.pv], mount.subPath, read_only=mount.readOnly)
     if mount.tmpfs is not None:
-        return Mount("tmpfs", mount.path, size=quantity.byte_count(mount.tmpfs.size), read_only=mount.readOnly)
+        return Mount("tmpfs", path, size=quantity.byte_count(mount.tmpfs.size), read_only=mount.readOnly)
     if mount.secret is not None:
-        return Mount("files", mount.path, f"secret.{mount.secret.name}", read_only=True)
+        return Mount("files", path, f"secret.{mount.secret.name}", read_only=True)
     if mount.configMap is not None:
-        return Mount("files", mount.path, f"configmap.{mount.configMap.name}", read_only=True)
+        return Mount("files", path, f"configmap.{mount.configMap.name}", read_only=True)
     raise AgentError("InvalidSpec", f"the mount at {mount.path} names nothing to mount")
 
 
@@ -144,7 +155,7 @@ def _program(view: ImageView, word: str, search: str, working_dir: str, mounts: 
     """The program as execvp(3) in the root would find it. Raises AgentError CommandNotFound, NotExecutable."""
     if "/" in word:
         path = str(PurePosixPath(working_dir) / word)
-        if any(PurePosixPath(path).is_relative_to(mount.path) for mount in mounts):
+        if any(PurePosixPath(_real(view, path)).is_relative_to(mount.path) for mount in mounts):
             return path  # on a volume: only the start can tell
         status = view.stat(path)
         if status is None:

@@ -225,7 +225,7 @@ class Session:
 
     async def _acknowledged(self, message: pb.Acknowledgement) -> None:
         if message.removed and self.verdict in (pb.PROCEED, pb.ACCEPT):
-            uids = [uid for uid in dict.fromkeys(message.removed) if self._sessions.index.leaving(self.node, uid)]
+            uids = [uid for uid in dict.fromkeys(message.removed) if self._is_told_to_go(uid)]
             self._reporter.forget(message.removed)
             if uids:
                 await self._store.transaction(lambda transaction: self._removed(transaction, uids))
@@ -238,6 +238,12 @@ class Session:
             await registration.follows(self._store, self.node, self._greeting.lineage)
             self.verdict = pb.PROCEED
 
+    def _is_told_to_go(self, uid: str) -> bool:
+        index = self._sessions.index
+        entry = index.application(uid)
+        deleted = entry is not None and entry.obj["metadata"].get("deletionTimestamp")
+        return index.leaving(self.node, uid) or bool(deleted)
+
     def _removed(self, transaction: Transaction, uids: list[str]) -> None:
         """Nothing of these is left on the node: let their objects go."""
         for uid in uids:
@@ -246,7 +252,8 @@ class Session:
             try:
                 if entry is not None and entry.obj["spec"].get("nodeName") == self.node:
                     transaction.update(Application, entry.namespace, entry.name, self._release(uid), WRITE)
-                if transaction.get(NodeRemoval.resource.qualified, "", removal) is not None:
+                found = transaction.get(NodeRemoval.resource.qualified, "", removal)
+                if found is not None and found["spec"]["node"] == self.node:
                     transaction.delete(NodeRemoval, "", removal, DeleteOptions(user=WRITE.user))
             except StatusError as error:
                 if error.reason != "NotFound":

@@ -16,6 +16,7 @@ import pytest
 from agent.runtime import EOF
 from agent.session import OPTIONS
 from horchestra.kinds.event import Event
+from horchestra.kinds.noderemoval import NodeRemoval
 from horchestra.pki.ca import CertificateAuthority, Issued
 from proto import node_pb2 as pb
 from proto.node_pb2_grpc import NodeStub
@@ -219,3 +220,141 @@ async def test_a_node_cannot_write_the_controllers_conditions_of_itself(controll
     assert controller.node("sav-01")["status"]["nodeInfo"]["machineID"] == "m1"
     assert controller.node("sav-01")["status"].get("lineage") != "forged"
     assert "orphans" not in controller.node("sav-01")["status"]
+
+
+async def test_a_node_cannot_confirm_removals_of_a_node_whose_name_ends_in_its_own(
+    controller: Controller, join: Join
+) -> None:
+    victim = await join("a.b", "m1")
+    await controller.apply("web", "a.b")
+    await eventually(lambda: controller.phase("web") == "Running")
+    uid = controller.application("web")["metadata"]["uid"]
+    await victim.kill()
+    await controller.change("web", nodeName="elsewhere")
+    await eventually(lambda: controller.store.watch.get(NodeRemoval, "", f"{uid}.a.b"))
+    bundle = await controller.bundle("b")
+    issued = Issued(bundle["certificate"].encode(), bundle["key"].encode(), 0, EPOCH, EPOCH)
+    async with wire(controller, issued) as stub:
+        call, _ = await session(stub)
+        await call.write(pb.AgentMessage(acknowledgement=pb.Acknowledgement(removed=[f"{uid}.a", uid])))
+        await _tell_and_see(controller, call, "b")
+    assert controller.store.watch.get(NodeRemoval, "", f"{uid}.a.b") is not None
+
+
+async def _tell_and_see(controller: Controller, call: Any, node: str) -> None:
+    """Everything said before has been read when this returns."""
+    mark = json.dumps({"conditions": [{"type": "Mark", "status": "True"}]}).encode()
+    await call.write(pb.AgentMessage(node=pb.NodeReport(node_json=mark)))
+    await eventually(lambda: controller.condition(node, "Mark")[0] == "True")
+
+
+async def test_a_node_that_floods_delays_no_other(controller: Controller, join: Join) -> None:
+    other = await join("n2", "m2")
+    await controller.apply("calm", "n2")
+    await eventually(lambda: controller.phase("calm") == "Running")
+    bundle = await controller.bundle("sav-01")
+    issued = Issued(bundle["certificate"].encode(), bundle["key"].encode(), 0, EPOCH, EPOCH)
+    async with wire(controller, issued) as stub:
+        call, _ = await session(stub)
+        await controller.apply("web", "sav-01")
+        await eventually(lambda: controller.application("web").get("status", {}).get("node") == "sav-01")
+        uid = controller.application("web")["metadata"]["uid"]
+        before = controller.store.watch.revision
+        heavy = json.dumps({"conditions": [{"type": "\x1b" * 200, "status": "True"} for _ in range(40)]}).encode()
+        reports = [
+            pb.ApplicationReport(namespace="default", name="web", uid=one, status_json=heavy)
+            for one in (uid, *(f"foreign-{i}" for i in range(99)))
+        ]
+        for turn in range(20):
+            await call.write(pb.AgentMessage(status=pb.StatusReport(applications=reports)))
+            await call.write(pb.AgentMessage(node=pb.NodeReport(node_json=heavy, volumes_json=b"[" + b" " * 10**6)))
+            strangers = pb.Acknowledgement(removed=[f"x{i}" for i in range(10_000)])
+            await call.write(pb.AgentMessage(acknowledgement=strangers))
+            for i in range(50):
+                words = pb.EventReport(reason="R", message="".join(chr(97 + int(c)) for c in str(turn * 50 + i)))
+                await call.write(pb.AgentMessage(event=words))
+        await _tell_and_see(controller, call, "sav-01")
+        other.runtime.report("calm", controller.application("calm")["metadata"]["uid"], "Failed")
+        await eventually(lambda: controller.phase("calm") == "Failed", 3)
+        assert controller.store.watch.revision - before < 100
+        assert len([e for e in controller.store.watch.list(Event) if e.obj["reason"] == "R"]) <= 25
+
+
+async def test_numbers_and_times_that_clients_cannot_read_are_not_stored(controller: Controller, join: Join) -> None:
+    agent = await join()
+    await controller.apply("web", "sav-01")
+    await eventually(lambda: controller.phase("web") == "Running")
+    uid = controller.application("web")["metadata"]["uid"]
+    agent.runtime.report(
+        "web", uid, "Running", 2**63 - 1,
+        restartCount=10**30, exitCode=-(10**12), startedAt="yesterday", finishedAt="2026-02-03T04:05:06Z\n",
+        pull={"bytesDone": 10**25}, currentRevision=-(10**40), message="seen",
+    )  # fmt: skip
+    status = await eventually(
+        lambda: (s := controller.application("web")["status"]).get("message") == "seen" and s
+    )
+    assert (status["restartCount"], status["exitCode"], status["observedGeneration"]) == (2**31 - 1, 0, 1)
+    assert abs(status["currentRevision"]) < 2**53 > status["pull"]["bytesDone"]
+    assert not {"startedAt", "finishedAt"} & status.keys()
+
+
+async def test_a_node_that_speaks_but_never_reads_gives_way_to_its_next_session(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horchestra.nodes.session.FAREWELL_SECONDS", 1)
+    bundle = await controller.bundle("sav-01")
+    issued = Issued(bundle["certificate"].encode(), bundle["key"].encode(), 0, EPOCH, EPOCH)
+    async with wire(controller, issued) as stub, wire(controller, issued) as again:
+        call, _ = await session(stub)
+        old = controller.sessions.session("sav-01")
+        assert old is not None
+        monkeypatch.setattr(old, "_context", _Stuck(old._context))
+        await controller.apply("web", "sav-01")
+        await eventually(lambda: old._context.asked)
+        await session(again)
+        beat = asyncio.create_task(_beat(call))
+        await eventually(old.over.is_set, 6)
+        beat.cancel()
+
+
+class _Stuck:
+    """A call whose other side has closed its window."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.asked = False
+
+    async def read(self) -> Any:
+        return await self._context.read()
+
+    async def write(self, _: Any) -> None:
+        self.asked = True
+        await asyncio.Event().wait()
+
+
+async def _beat(call: Any) -> None:
+    while True:
+        await call.write(pb.AgentMessage(heartbeat=pb.Heartbeat(sequence=1)))
+        await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("text", ["\0", "\x1b[2J", "x" * 1_000_000, "\u202e" * 70])
+async def test_what_a_node_says_of_itself_in_its_hello_is_bounded(controller: Controller, text: str) -> None:
+    hello = pb.Hello(agent_version=text, machine_id="m" + text, boot_id=text, lineage=text, node_json=b"[" * 10**6)
+    async with wire(controller, controller.authority.issue_client("stray", ["system:nodes"], 1)) as stub:
+        call = stub.Session()
+        await call.write(pb.AgentMessage(hello=hello))
+        assert (await call.read()).welcome.verdict == pb.ADOPTION
+    stored = json.dumps(controller.node("stray"), ensure_ascii=False)
+    assert len(stored) < 5000
+    assert text not in stored
+
+
+async def test_a_stream_that_begins_with_nothing_or_a_foreign_id_is_refused(controller: Controller) -> None:
+    async with wire(controller, controller.authority.issue_client("stray", ["system:nodes"], 1)) as stub:
+        for first in (pb.StreamMessage(), pb.StreamMessage(stream_id="x" * 100_000, data=b"y" * 10_000_000)):
+            call = stub.Stream()
+            await call.write(first)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
