@@ -63,10 +63,18 @@ def _list_schema(r: Resource, prefix: str) -> Schema:
         "description": f"A list of {r.kind} objects.",
         "required": ["items"],
         "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-            "items": {"type": "array", "items": {"$ref": f"{PREFIX}{prefix}{r.kind}"}},
+            "apiVersion": {"type": "string", "description": "Group and version of the list's schema."},
+            "kind": {"type": "string", "description": f"{r.kind}List"},
+            "metadata": {
+                "type": "object",
+                "description": "resourceVersion to watch from; continue where there is more.",
+                "x-kubernetes-preserve-unknown-fields": True,
+            },
+            "items": {
+                "type": "array",
+                "description": f"The {r.kind} objects.",
+                "items": {"$ref": f"{PREFIX}{prefix}{r.kind}"},
+            },
         },
         "x-kubernetes-group-version-kind": [{"group": r.group, "version": r.version, "kind": r.kind + "List"}],
     }

@@ -17,7 +17,10 @@ READ_VERBS = ("get", "list", "watch")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of `kubectl get`; `cell` takes the stored JSON. `wide` columns show with `-o wide` only."""
+    """One column of `kubectl get`; `cell` takes the stored JSON. `wide` columns show with `-o wide` only.
+
+    Of type `date` the cell is an RFC 3339 time and shown as the time since then.
+    """
 
     name: str
     cell: Callable[[dict[str, Any]], Any]
@@ -43,7 +46,9 @@ class Resource:
     """Has a /status subresource: main writes ignore status, status writes ignore everything else."""
     verbs: tuple[str, ...] = ALL_VERBS
     columns: tuple[Column, ...] = ()
-    """Between NAME and AGE, which every kind has."""
+    """Between NAME and AGE, and the wide ones after them."""
+    all_columns: bool = False
+    """`columns` are all there are, in this order, without NAME and AGE."""
     strategic_merge: bool = False
     """Kubernetes' own shape: strategic merge patches follow its merge keys; on our kinds they are merge patches."""
     encrypted: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from horchestra.apimachinery import codec
@@ -11,7 +13,22 @@ from horchestra.apimachinery.registry import Column, Resource
 from horchestra.storage.watch import Entry
 
 INCLUDE = frozenset(("Metadata", "Object", "None"))
-_AGE_DESCRIPTION = "Time since the object was created"
+_NAME = Column(
+    "Name", lambda o: o["metadata"]["name"], format="name", description="Name must be unique within a namespace"
+)
+_AGE = Column(
+    "Age",
+    lambda o: o["metadata"].get("creationTimestamp"),
+    type="date",
+    description="Time since the object was created",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """The place of a cell that says how long ago something was."""
+
+    time: str | None
 
 
 def include_object(text: str) -> str:
@@ -24,10 +41,14 @@ def include_object(text: str) -> str:
 def head(resource: Resource) -> bytes:
     """`{"kind":"Table",...` up to and without `metadata`."""
     columns = [
-        _definition("Name", "string", "name", "Name must be unique within a namespace", 0),
-        *(_definition(c.name, _type(c), c.format, c.description, int(c.wide)) for c in _ordered(resource)[0]),
-        _definition("Age", "string", "", _AGE_DESCRIPTION, 0),
-        *(_definition(c.name, _type(c), c.format, c.description, int(c.wide)) for c in _ordered(resource)[1]),
+        {
+            "name": c.name,
+            "type": "string" if c.type == "date" else c.type,
+            "format": c.format,
+            "description": c.description,
+            "priority": int(c.wide),
+        }
+        for c in columns_of(resource)
     ]
     return b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":' + codec.encode(columns)
 
@@ -44,26 +65,30 @@ def table(resource: Resource, metadata: bytes, rows: list[bytes]) -> list[bytes]
 def row(resource: Resource, entry: Entry, include: str, now: datetime) -> bytes:
     """One row. What does not change with time is kept with the entry."""
     key = f"row:{include}"
-    parts = entry.cache.get(key)
+    parts: list[bytes | Date] | None = entry.cache.get(key)
     if parts is None:
         parts = entry.cache[key] = _row(resource, entry, include)
-    before, created, after = parts
-    return b"%b%b%b" % (before, codec.encode(age(created, now)), after)
+    return b"".join([codec.encode(age(p.time, now)) if isinstance(p, Date) else p for p in parts])
 
 
-def _row(resource: Resource, entry: Entry, include: str) -> tuple[bytes, str | None, bytes]:
+def _row(resource: Resource, entry: Entry, include: str) -> list[bytes | Date]:
     obj = entry.obj
-    narrow, wide = _ordered(resource)
-    before = codec.encode([entry.name, *(_cell(c, obj) for c in narrow)])[:-1] + b","
-    after = codec.encode([_cell(c, obj) for c in wide])[1:] if wide else b"]"
+    parts: list[bytes | Date] = []
+    held = b'{"cells":['
+    for position, column in enumerate(columns_of(resource)):
+        held += b"," if position else b""
+        cell = _cell(column, obj)
+        if column.type == "date":
+            parts += [held, Date(cell)]
+            held = b""
+        else:
+            held += codec.encode(cell)
     shown = b"null"
     if include == "Object":
         shown = entry.body
     elif include == "Metadata":
         shown = partial(obj)
-    comma = b"," if wide else b""
-    created = obj["metadata"].get("creationTimestamp")
-    return b'{"cells":' + before, created, comma + after + b',"object":' + shown + b"}"
+    return [*parts, held + b'],"object":' + shown + b"}"]
 
 
 def partial(obj: dict[str, Any]) -> bytes:
@@ -71,25 +96,20 @@ def partial(obj: dict[str, Any]) -> bytes:
     return codec.encode({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]})
 
 
-def _ordered(resource: Resource) -> tuple[list[Column], list[Column]]:
-    """Columns before and after AGE: the wide ones follow it, as in Kubernetes."""
-    return [c for c in resource.columns if not c.wide], [c for c in resource.columns if c.wide]
-
-
-def _type(column: Column) -> str:
-    return "string" if column.type == "date" else column.type
-
-
-def _definition(name: str, kind: str, form: str, description: str, priority: int) -> dict[str, Any]:
-    return {"name": name, "type": kind, "format": form, "description": description, "priority": priority}
+@lru_cache(maxsize=256)
+def columns_of(resource: Resource) -> tuple[Column, ...]:
+    """All columns in order: the wide ones follow AGE, as in Kubernetes."""
+    own = resource.columns
+    if resource.all_columns:
+        return own
+    return (_NAME, *(c for c in own if not c.wide), _AGE, *(c for c in own if c.wide))
 
 
 def _cell(column: Column, obj: dict[str, Any]) -> Any:
     try:
-        value = column.cell(obj)
+        return column.cell(obj)
     except (KeyError, IndexError, TypeError, AttributeError):
         return None  # a column of something the object does not have yet
-    return age(value, datetime.now(UTC)) if column.type == "date" else value
 
 
 def age(timestamp: str | None, now: datetime) -> str:

@@ -39,6 +39,21 @@ def _subject(obj: dict[str, Any]) -> str:
     return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
 
 
+def _first_seen(obj: dict[str, Any]) -> str | None:
+    found: str | None = obj.get("firstTimestamp") or obj.get("eventTime") or obj["metadata"].get("creationTimestamp")
+    return found
+
+
+def _last_seen(obj: dict[str, Any]) -> str | None:
+    found: str | None = obj.get("lastTimestamp") or _first_seen(obj)
+    return found
+
+
+def _source(obj: dict[str, Any]) -> str:
+    source = obj.get("source") or {"component": obj.get("reportingComponent"), "host": obj.get("reportingInstance")}
+    return ", ".join(filter(None, (source.get("component"), source.get("host"))))
+
+
 class Event(APIObject):
     """Something that happened to an object. Repetitions raise `count` instead of making new events."""
 
@@ -50,12 +65,18 @@ class Event(APIObject):
         singular="event",
         short_names=("ev",),
         strategic_merge=True,
+        all_columns=True,
         columns=(
-            Column("Type", lambda o: o.get("type", ""), description="Normal or Warning"),
+            Column("Last Seen", _last_seen, type="date", description="Time since it happened last"),
+            Column("Type", lambda o: o.get("type", "Normal"), description="Normal or Warning"),
             Column("Reason", lambda o: o.get("reason", ""), description="CamelCase reason"),
             Column("Object", _subject, description="What it happened to"),
+            Column("Subobject", lambda o: o.get("involvedObject", {}).get("fieldPath", ""), wide=True),
+            Column("Source", _source, wide=True, description="Who reports it"),
+            Column("Message", lambda o: o.get("message", "").strip(), description="What happened"),
+            Column("First Seen", _first_seen, type="date", wide=True, description="Time since it happened first"),
             Column("Count", lambda o: o.get("count", 1), type="integer", wide=True, description="How often"),
-            Column("Message", lambda o: o.get("message", ""), description="What happened"),
+            Column("Name", lambda o: o["metadata"]["name"], format="name", wide=True, description="Name of the event"),
         ),
         field_selectors={
             "type": "type",

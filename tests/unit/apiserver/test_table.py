@@ -1,9 +1,12 @@
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from horchestra.apimachinery.errors import StatusError
-from horchestra.apiserver.table import age, include_object
+from horchestra.apiserver.table import age, columns_of, include_object, row
+from horchestra.kinds.event import Event
+from horchestra.storage.entry import Entry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -41,3 +44,24 @@ def test_include_object_knows_three_words() -> None:
     assert include_object("Object") == "Object"
     with pytest.raises(StatusError, match="includeObject"):
         include_object("All")
+
+
+def test_events_are_shown_as_kubernetes_shows_them_and_grow_older() -> None:
+    obj = {
+        "metadata": {"name": "e.1", "creationTimestamp": "2025-12-31T23:00:00Z"},
+        "involvedObject": {"kind": "Application", "name": "web"},
+        "type": "Warning",
+        "reason": "BackOff",
+        "message": "it ended\n",
+        "source": {"component": "agent", "host": "sav-01"},
+        "firstTimestamp": "2025-12-31T23:30:00Z",
+        "lastTimestamp": "2025-12-31T23:59:30Z",
+        "count": 3,
+    }
+    shown = columns_of(Event.resource)
+    assert [c.name for c in shown if not c.wide] == ["Last Seen", "Type", "Reason", "Object", "Message"]
+    entry = Entry(Event, "default", "e.1", "u", 1, b"{}", obj)
+    for seconds, last, first in ((0, "30s", "30m"), (10, "40s", "30m"), (3600, "60m", "90m")):
+        cells = json.loads(row(Event.resource, entry, "None", NOW + timedelta(seconds=seconds)))["cells"]
+        expected = [last, "Warning", "BackOff", "application/web", "", "agent, sav-01", "it ended", first, 3, "e.1"]
+        assert cells == expected
