@@ -230,9 +230,11 @@ class Exchange:
                 head += b"content-length: %d\r\n" % size
             elif self.scope["http_version"] == "1.1":
                 self._chunked = self.streaming = True
+                self._connection.streaming()
                 head += b"transfer-encoding: chunked\r\n"
             else:
                 self.streaming = True
+                self._connection.streaming()
                 self.keep_alive = False
         if not self.keep_alive:
             head += b"connection: close\r\n"

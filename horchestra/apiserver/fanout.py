@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from horchestra.apimachinery.errors import StatusError
@@ -36,7 +36,7 @@ PENDING = 8 * 1024 * 1024
 """Bytes that wait for one slow client before it is told to list again."""
 BACKLOG = 256 * 1024 * 1024
 """Bytes that wait for all slow clients together; beyond it those who are furthest behind are told so."""
-DIRECT = 256 * 1024
+DIRECT = 64 * 1024
 """Bytes that are handed to a connection at once; of what is larger, no connection holds more."""
 BOOKMARK_EVERY = (50.0, 60.0)
 _SETTLED = 0.001
@@ -57,7 +57,7 @@ class Backlog:
         if size:
             self._sizes[member] = size
         while self._total > self._most:
-            max(self._sizes, key=lambda m: self._sizes[m]).fall_behind()
+            max(self._sizes, key=self._sizes.__getitem__).cut_off()
 
 
 class Member:
@@ -73,15 +73,22 @@ class Member:
         self._push = push
         self._backlog = backlog
         self._pending: deque[bytes] = deque()
+        self._going = b""
+        """What is being written."""
         self._size = 0
+        """Of both."""
         self._wake = asyncio.Event()
         self._idle = False
         """Nothing waits: what comes may go straight into the connection."""
-        self._ended = False
+        self.ended = False
         self._error: StatusError | None = None
 
+    def tell(self, batch: Batch) -> None:
+        for piece in self.lines.batch(batch, self.chosen):
+            self.offer(piece)
+
     def offer(self, data: bytes) -> None:
-        if self._ended or not data:
+        if self.ended or not data:
             return
         if self._idle and self._push is not None and len(data) <= DIRECT and self._push(data):
             return
@@ -94,11 +101,18 @@ class Member:
 
     def fall_behind(self) -> None:
         """Gives up what waits; the client is told to list again."""
+        self._pending.clear()
+        self._resize(len(self._going) - self._size)
+        self.end(StatusError("Expired", _SLOW))
+
+    def cut_off(self) -> None:
+        """Gives up what is being written too: in the middle of a line the connection ends."""
         self.drop()
         self.end(StatusError("Expired", _SLOW))
 
     def drop(self) -> None:
         self._pending.clear()
+        self._going = b""
         self._resize(-self._size)
 
     def _resize(self, by: int) -> None:
@@ -107,17 +121,17 @@ class Member:
 
     def end(self, error: StatusError | None = None) -> None:
         """The watch ends once what waits is written; `error` is its last event."""
-        if not self._ended:
-            self._ended, self._error = True, error
+        if not self.ended:
+            self.ended, self._error = True, error
             self._wake.set()
 
     async def pump(self, write: Write) -> None:
         """Writes what could not go out at once, until the end."""
         while True:
             while self._pending:
-                for piece in _divided(self._next()):
-                    await write(piece)
-            if self._ended:
+                self._going = self._next()
+                await self._write(write)
+            if self.ended:
                 if self._error is not None:
                     await write(self.lines.error(self._error))
                 return
@@ -132,16 +146,17 @@ class Member:
         while self._pending and size + len(self._pending[0]) <= DIRECT:
             taken.append(self._pending.popleft())
             size += len(taken[-1])
-        self._resize(-size)
         return b"".join(taken)
 
-
-def _divided(data: bytes) -> Iterator[bytes]:
-    if len(data) <= DIRECT:
-        yield data
-        return
-    for start in range(0, len(data), DIRECT):
-        yield data[start : start + DIRECT]
+    async def _write(self, write: Write) -> None:
+        start, end = 0, len(self._going)
+        while start < len(self._going):
+            await write(self._going[start : start + DIRECT])
+            start += DIRECT
+        if start < end:
+            raise ConnectionAbortedError(_SLOW)
+        self._resize(-len(self._going))
+        self._going = b""
 
 
 class Fanout:
@@ -199,11 +214,13 @@ class Fanout:
         for position, member in enumerate(members):
             if position and not position % AT_ONCE:
                 await asyncio.sleep(0)
+            if member.ended:  # what is left of it is up to its client, and may take long
+                continue
             if member.since < batch[0].revision:
-                member.offer(member.lines.batch(batch, member.chosen))
+                member.tell(batch)
             elif member.since < newest:
                 unseen = Batch([event for event in batch if event.revision > member.since])
-                member.offer(member.lines.batch(unseen, member.chosen))
+                member.tell(unseen)
 
     async def _bookmark(self) -> None:
         """Tells how far everybody has been told everything."""

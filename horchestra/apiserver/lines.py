@@ -16,6 +16,8 @@ from .request import Request
 from .selection import Selection
 from .view import Change, View
 
+JOINED = 64 * 1024
+
 
 class Lines:
     """Events of one view in one shape as they go over the wire."""
@@ -29,29 +31,51 @@ class Lines:
         self._plain = view.project is None and self._shape is Shape.OBJECT
         self._head = table.head(self._resource) if self._shape is Shape.TABLE else b""
 
-    def batch(self, batch: Batch, chosen: Selection) -> bytes:
-        """The lines of all events that concern the selection."""
-        if not chosen.everything:
-            return b"".join([line for change in self._changes(batch) if (line := self._selected(change, chosen))])
+    def batch(self, batch: Batch, chosen: Selection) -> Iterator[bytes]:
+        """The lines of all events that concern the selection: small ones joined, and large ones the same bytes for all
+        who are told of them."""
+        if chosen.everything:
+            yield self._all(batch, chosen)
+            return
+        held: list[bytes] = []
+        size = 0
+        for change in self._changes(batch):
+            line = self._selected(change, chosen, batch.cache)
+            if size + len(line) > JOINED:
+                yield b"".join(held)
+                held, size = [], 0
+            held.append(line)
+            size += len(line)
+        yield b"".join(held)
+
+    def _all(self, batch: Batch, chosen: Selection) -> bytes:
         if self._plain:
             return batch.lines
         made: bytes | None = batch.cache.get(self._key)
         if made is None:
-            made = batch.cache[self._key] = b"".join([self._selected(c, chosen) for c in self._changes(batch)])
+            made = batch.cache[self._key] = b"".join(
+                [self._selected(c, chosen, batch.cache) for c in self._changes(batch)]
+            )
         return made
 
     def _changes(self, batch: Batch) -> Iterator[Change]:
         for event in batch:
             yield from self._view.changes(event)
 
-    def _selected(self, change: Change, chosen: Selection) -> bytes:
-        """A selector makes ADDED and DELETED of what comes to match or ceases to."""
+    def _selected(self, change: Change, chosen: Selection, made: dict[str, Any]) -> bytes:
+        """A selector makes ADDED and DELETED of what comes to match or ceases to. The line is `made` once for all."""
         before, now = chosen.matches(change.old), chosen.matches(change.new)
         if now and change.new is not None:
-            return self._line(b"MODIFIED" if before else b"ADDED", change.new)
-        if before and change.old is not None:
-            return self._line(b"DELETED", change.last or change.old, change.revision)
-        return b""
+            kind, entry, revision = (b"MODIFIED" if before else b"ADDED"), change.new, None
+        elif before and change.old is not None:
+            kind, entry, revision = b"DELETED", change.last or change.old, change.revision
+        else:
+            return b""
+        key = f"{self._key}:{kind!r}:{change.revision}"
+        line: bytes | None = made.get(key)
+        if line is None:
+            line = made[key] = self._line(kind, entry, revision)
+        return line
 
     def added(self, entry: Entry) -> bytes:
         return self._line(b"ADDED", entry)

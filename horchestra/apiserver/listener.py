@@ -12,6 +12,7 @@ import json
 import logging
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections import deque
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -25,6 +26,12 @@ from .exchange import ASGIApp, Exchange
 
 log = logging.getLogger(__name__)
 
+SSLProtocol.max_size = 32 * 1024  # asyncio's read buffer of each connection, which an idle client makes it hold
+
+
+SEND_BUFFER = 256 * 1024
+"""Bytes the kernel takes for a client; left to itself it takes megabytes, for each of thousands that do not read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -36,6 +43,8 @@ class Limits:
     """Requests a client may send ahead of their answers."""
     unread_body: int = 256 * 1024
     """Body bytes held before reading pauses until the application takes them."""
+    unsent: int = 64 * 1024
+    """Bytes written for a client that does not take them before the application has to wait."""
     handshake_time: float = 10
     header_time: float = 15
     body_time: float = 60
@@ -97,6 +106,7 @@ class Connection(asyncio.Protocol):
         self.client = _address(transport.get_extra_info("peername"))
         self.server = _address(transport.get_extra_info("sockname"))
         self.tls = tls.extension(transport.get_extra_info("ssl_object"))
+        self.transport.set_write_buffer_limits(high=self.limits.unsent)
         _notice_vanished_peers(transport.get_extra_info("socket"), self.limits.user_timeout)
         self.deadline = self.loop.time() + self.limits.idle_time
         self.listener.connections.add(self)
@@ -271,6 +281,13 @@ class Connection(asyncio.Protocol):
             self.deadline = now + (self.limits.header_time if self._in_headers else self.limits.idle_time)
             self.resume_reading()
 
+    def streaming(self) -> None:
+        """The answer has no end yet. Who looks at a log in a pager takes nothing for long and is there all the same:
+        TCP_USER_TIMEOUT would not see that, keepalive does."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+
     def close_when_idle(self) -> None:
         if self._active is None and not self._lingering:
             self.transport.close()
@@ -408,6 +425,7 @@ def _absolute(url: bytes) -> tuple[bytes, bytes]:
 def _notice_vanished_peers(sock: socket.socket | None, user_timeout: int) -> None:
     if sock is None:
         return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(user_timeout // 3, 1))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(user_timeout // 9, 1))

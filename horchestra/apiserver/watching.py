@@ -63,7 +63,7 @@ class Watcher:
                     except StatusError as error:
                         await write(lines.error(error))
                         return
-                    for piece in _pieces(lines.batch(Batch([event]), chosen) for event in missed):
+                    for piece in _pieces(line for event in missed for line in lines.batch(Batch([event]), chosen)):
                         await write(piece)
                 if ends_initial:
                     await write(lines.bookmark(now, _INITIAL_END))

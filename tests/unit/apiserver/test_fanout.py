@@ -1,6 +1,8 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from horchestra.apimachinery.errors import StatusError
 from horchestra.apiserver import fanout
 from horchestra.apiserver.fanout import Backlog, Member
@@ -113,6 +115,20 @@ async def test_of_all_slow_clients_the_one_furthest_behind_gives_way() -> None:
     assert [b"".join(c.got)[:7] for c in clients] == [b"Expired", b"xxxxxxx", b"xxxxxxx"]
 
 
+async def test_a_client_in_the_middle_of_a_line_is_cut_off_when_all_hold_too_much() -> None:
+    client = Client()
+    client.room, client.blocked = False, asyncio.Event()
+    watch = Member(cast(Any, None), cast(Any, Lines()), False, client.push, 0, Backlog(fanout.PENDING))
+    pumping = asyncio.create_task(watch.pump(client.write))
+    watch.offer(b"x" * fanout.PENDING)
+    await asyncio.sleep(0)
+    watch.offer(b"y" * 10)
+    assert watch._size == 0
+    client.blocked.set()
+    with pytest.raises(ConnectionAbortedError):
+        await pumping
+
+
 async def test_a_large_piece_goes_out_in_parts_that_the_client_has_to_take() -> None:
     client = Client()
     watch = member(client)
@@ -122,3 +138,12 @@ async def test_a_large_piece_goes_out_in_parts_that_the_client_has_to_take() -> 
     watch.end()
     await pumping
     assert [len(part) for part in client.got] == [fanout.DIRECT, fanout.DIRECT, 1]
+
+
+async def test_nothing_is_encoded_for_who_has_fallen_behind() -> None:
+    client = Client()
+    client.room = False
+    watch = member(client)
+    watch.offer(b"x" * (fanout.PENDING // 2))
+    watch.offer(b"x" * fanout.PENDING)
+    assert watch.ended
