@@ -182,7 +182,11 @@ class Systemd:
 
     async def has_read(self, unit: str) -> bool:
         """Whether systemd has the file in memory. Asking makes it look for a file it has never seen (since 247)."""
-        return (await self.state(unit)).load != "not-found"
+        try:
+            found = await self._get(unit_object(unit), f"{_SERVICE}.Unit", "LoadState")
+        except UnitGone:
+            return False
+        return bool(found.value != "not-found")
 
     async def list_units(self, patterns: Iterable[str]) -> dict[str, str]:
         """Loaded units that match: name to active state."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Collection
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from agent import output, starter, units
 from agent.errors import AgentError
+from agent.layout import Layout
 from agent.record import Record, Revision
 from agent.systemd import UnitGone
 from agent.units import Identity
@@ -23,6 +25,13 @@ _UNMOUNT_SECONDS = 30
 
 async def discard(shop: Workshop, known: Record, revision: Revision, keep: Collection[Revision]) -> None:
     """Remove root and sealed secrets of a revision, but for what those in `keep` use as well. Raises AgentError."""
+    await _discard(shop, known, revision, keep)
+    if revision.root not in {kept.root for kept in keep}:
+        await shop.reloader.reload()
+
+
+async def _discard(shop: Workshop, known: Record, revision: Revision, keep: Collection[Revision]) -> None:
+    """The same; systemd is still to read what is left."""
     if revision.root not in {kept.root for kept in keep}:
         await _remove_root(shop, revision.root)
         known.written.pop(units.mount_unit(revision.root, shop.layout), None)
@@ -37,21 +46,33 @@ async def _remove_root(shop: Workshop, number: int) -> None:
     await asyncio.to_thread(shop.remove_unit, name)
     for directory in (shop.layout.skeleton(number), shop.layout.root(number)):
         await asyncio.to_thread(remove_tree, directory)
-    await shop.reloader.reload()
 
 
 async def reap(shop: Workshop, records: Collection[Record]) -> None:
-    """Remove roots that no record and no unit on disk names: what an agent was removing when it died."""
+    """Remove roots that no record, no unit on disk and no process has: what an agent was removing when it died."""
     used = {r.root for known in records for r in (known.current, known.previous) if r is not None}
     used |= await asyncio.to_thread(units.roots_in_use, shop.layout)
+    used |= await asyncio.to_thread(_roots_of_processes, shop.layout)
     parents = (shop.layout.root(0).parent, shop.layout.skeleton(0).parent)
     names = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
     for number in sorted({int(name) for name in names if name.isdecimal()} - used):
         log.info("removing root %d, which no application uses", number)
         try:
             await _remove_root(shop, number)
+            await shop.reloader.reload()
         except AgentError as error:
             log.warning("%s", error)
+
+
+def _roots_of_processes(layout: Layout) -> set[int]:
+    """Numbers of the roots that processes have as theirs (proc(5), mountinfo: fields 5 and 11). Blocks."""
+    skeletons = re.escape(str(layout.skeleton(0).parent))
+    pattern = re.compile(rf"^\S+ \S+ \S+ / / .* \S*lowerdir={skeletons}/([0-9]+):", re.MULTILINE)
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/mountinfo"):
+        with contextlib.suppress(OSError):
+            found |= {int(number) for number in pattern.findall(path.read_text(errors="replace"))}
+    return found
 
 
 async def remove(shop: Workshop, identity: Identity, known: Record, grace: int | None) -> None:
@@ -62,7 +83,7 @@ async def remove(shop: Workshop, identity: Identity, known: Record, grace: int |
     await asyncio.to_thread(shop.remove_unit, unit, units.WANTED_BY)
     await asyncio.to_thread(remove_tree, layout.units / f"{unit}.d")
     for revision in {r.root: r for r in (known.current, known.previous) if r is not None}.values():
-        await discard(shop, known, revision, keep=())
+        await _discard(shop, known, revision, keep=())
     await asyncio.to_thread(_remove_run_state, shop, identity.uid)
     await shop.reloader.reload()
     await shop.systemd.reset_failed(unit)
