@@ -136,7 +136,9 @@ class Session:
             started = time.monotonic()
             pause = None
             try:
-                await self._connect()
+                # A task of its own: Python 3.11's TaskGroup leaves its task counted as cancelled when a child fails
+                # while it is being left, and the next timeout in that task would end the agent.
+                await asyncio.create_task(self._connect())
             except Ended as ended:
                 self.say("alone", ended.reason, ended.message)
                 pause = ended.wait
