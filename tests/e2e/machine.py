@@ -91,7 +91,9 @@ class Machine:
         return self.node.exec(*drop, *argv, check=False)
 
     def environ(self, name: str, namespace: str = "default") -> dict[str, str]:
-        raw = Path(f"/proc/{self.node.leader}/root/proc/{self.pid(name, namespace)}/environ").read_bytes()
+        """The environment of the process; empty while there is none."""
+        path = Path(f"/proc/{self.node.leader}/root/proc/{self.pid(name, namespace)}/environ")
+        raw = path.read_bytes() if path.exists() else b""
         return dict(item.decode().split("=", 1) for item in raw.split(b"\0") if item)
 
     def inside(self, name: str, namespace: str, *argv: str, check: bool = True) -> str:

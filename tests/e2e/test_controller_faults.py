@@ -24,10 +24,11 @@ def running(site: Site, space: Space) -> Iterator[Space]:
     space.run("two", node="sav-02")
     space.phase("one", "Running")
     space.phase("two", "Running")
-    before = invocations(site)
+    before, agents = invocations(site), _agents(site)
     yield space
     _back(site)
     assert invocations(site) == before
+    assert _agents(site) == agents
 
 
 def test_a_killed_controller_is_back_with_all_it_knew(site: Site, running: Space) -> None:
@@ -124,6 +125,11 @@ def test_deleting_everything_by_its_objects_is_what_stops_it(site: Site, space: 
 
 def invocations(site: Site) -> dict[str, dict[str, tuple[str, str]]]:
     return {name: machine.invocations() for name, machine in site.machines.items()}
+
+
+def _agents(site: Site) -> dict[str, list[str]]:
+    """The agents' processes: a lost controller is no reason for one to end."""
+    return {name: machine.show("horchestra-agent.service", "MainPID") for name, machine in site.machines.items()}
 
 
 def _back(site: Site) -> None:

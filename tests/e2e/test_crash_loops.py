@@ -55,10 +55,10 @@ def test_a_program_that_does_not_exist_is_told_by_its_name(space: Space) -> None
     assert space.status("nothing")["phase"] != "Running"
 
 
-def test_running_out_of_memory_is_told_as_such(space: Space) -> None:
+def test_running_out_of_memory_is_told_with_the_limit(space: Space) -> None:
     eat = "x=x; while :; do x=$x$x$x$x; done"
     space.run("hungry", command=["/bin/sh", "-c", eat], resources={"limits": {"memory": "16Mi"}})
-    until(lambda: "OOMKilled" in space.status("hungry").get("message", ""), "OOMKilled in the message", 15,
+    until(lambda: "memory limit of 16Mi" in space.status("hungry").get("message", ""), "the limit in the message", 15,
           lambda: space.explain("hungry"))  # fmt: skip
     assert space.status("hungry")["exitCode"] == 137
 

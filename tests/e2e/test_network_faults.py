@@ -24,7 +24,7 @@ def test_a_cut_node_and_its_applications_are_unknown_until_it_is_back(site: Site
     space.run("here")
     space.started("there", node="sav-02")
     space.phase("here", "Running")
-    before = machine.invocations()
+    before, agent = machine.invocations(), machine.show("horchestra-agent.service", "MainPID")
     began = time.monotonic()
     FAULTS[fault](machine)
     try:
@@ -43,6 +43,7 @@ def test_a_cut_node_and_its_applications_are_unknown_until_it_is_back(site: Site
     until(lambda: ready(site.controller, "sav-02") == "True", "the node is back", 40, machine.agent_log)
     space.phase("there", "Running")
     assert machine.invocations() == before
+    assert machine.show("horchestra-agent.service", "MainPID") == agent
 
 
 def test_a_short_interruption_is_not_noticed(site: Site, space: Space) -> None:
