@@ -49,7 +49,10 @@ class UnitFiles:
     def write_rules(self, revision: Revision) -> None:
         """Only what the start script reads."""
         durable.write_if_changed(self._directory / "start.conf", self._rules(revision))
-        durable.write_if_changed(self._directory / "subpaths", _sub_paths(revision))
+        if sub_paths := _sub_paths(revision):
+            durable.write_if_changed(self._directory / "subpaths", sub_paths)
+        else:
+            durable.remove(self._directory / "subpaths")
 
     def run_edited(self, unit: UnitState) -> bool:
         """Whether the process was started from a text that is not ours, be it still on disk or put right since."""
@@ -111,14 +114,17 @@ class UnitFiles:
 
 def _sub_paths(revision: Revision) -> bytes:
     return "".join(
-        f"{index} {mount.source} {'/'.join(part for part in mount.sub.split('/') if part not in ('', '.'))}\n"
+        f"{index} {mount.source} ./{'/'.join(part for part in mount.sub.split('/') if part not in ('', '.'))}/.\n"
         for index, mount in enumerate(revision.launch.mounts)
         if mount.kind == "pv" and mount.sub
     ).encode()
 
 
 def _holds(path: Path, data: bytes) -> bool:
+    """A file that is not there holds nothing."""
     try:
         return path.read_bytes() == data
+    except FileNotFoundError:
+        return not data
     except OSError:
         return False
