@@ -56,14 +56,16 @@ class Resource:
     field_selectors: dict[str, str] = field(default_factory=dict)
     """Selector name to dotted JSON path, besides metadata.name and metadata.namespace."""
 
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
+    api_version: str = field(init=False)
+    """`orch.ks-tool.dev/v1`, `v1`"""
+    qualified: str = field(init=False)
+    """`applications.orch.ks-tool.dev`, `nodes`: the name in messages, and the key in storage."""
 
-    @property
-    def qualified(self) -> str:
-        """`applications.orch.ks-tool.dev`, `nodes`: the name in messages, and the key in storage."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+    def __post_init__(self) -> None:
+        # Made once: each write asks for them a dozen times.
+        api_version = f"{self.group}/{self.version}" if self.group else self.version
+        object.__setattr__(self, "api_version", api_version)
+        object.__setattr__(self, "qualified", f"{self.plural}.{self.group}" if self.group else self.plural)
 
     def __hash__(self) -> int:
         return hash((self.group, self.version, self.plural))

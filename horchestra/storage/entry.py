@@ -27,7 +27,7 @@ class Entry:
     (a table row, say): key to value.
     """
 
-    __slots__ = ("_labels", "_obj", "body", "cache", "cls", "name", "namespace", "revision", "uid")
+    __slots__ = ("_labels", "_obj", "body", "cache", "cls", "key", "name", "namespace", "revision", "uid")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Entry:
         obj: dict[str, Any] | None = None,
     ) -> None:
         self.cls = cls
+        self.key: Key = (cls.resource.qualified, namespace, name)
         self.namespace = namespace
         self.name = name
         self.uid = uid
@@ -63,10 +64,6 @@ class Entry:
         if labels is None:
             labels = self._labels = self.obj["metadata"].get("labels") or {}
         return labels
-
-    @property
-    def key(self) -> Key:
-        return self.cls.resource.qualified, self.namespace, self.name
 
     def shrink(self) -> None:
         """Drops what can be made again from the body: superseded versions are kept long and seldom read."""
