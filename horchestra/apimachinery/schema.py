@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -71,7 +72,6 @@ class _Shape:
         "element",
         "fields",
         "filled",
-        "inner",
         "mapping",
         "open",
         "prunable",
@@ -82,7 +82,7 @@ class _Shape:
         self.fields: dict[str, _Shape] = {}
         self.open = "properties" not in schema
         """Any field is known."""
-        self.defaults: list[tuple[str, Any]] = []
+        self.defaults: list[tuple[str, Callable[[], Any]]] = []
         self.defaulted: list[tuple[str, _Shape]] = []
         """Fields with defaults in them."""
         self.element: _Shape | None = None
@@ -103,15 +103,13 @@ class _Shape:
             self.mapping, self.sequence = by_type.get("object"), by_type.get("array")
         parts = [shape for shape in (self.element, self.mapping, self.sequence) if shape is not None]
         self.prunable: bool = not self.open or any(shape.prunable for shape in parts)
-        self.inner = [(name, shape) for name, shape in self.fields.items() if shape.prunable]
-        """Fields with something in them that may be unknown."""
 
     def _take_fields(self, properties: dict[str, Schema]) -> None:
         self.fields = {name: _Shape(value) for name, value in properties.items()}
         for name, schema in properties.items():
             default, shape = schema.get("default"), self.fields[name]
             if default or (default == {} and shape.has_defaults()):
-                self.defaults.append((name, default))
+                self.defaults.append((name, _maker(default)))
             if shape.has_defaults():
                 self.defaulted.append((name, shape))
 
@@ -123,9 +121,9 @@ class _Shape:
 
     def fill(self, value: Any) -> None:
         if isinstance(value, dict):
-            for name, default in self.defaults:
+            for name, made in self.defaults:
                 if name not in value:
-                    value[name] = copy.deepcopy(default) if isinstance(default, (dict, list)) else default
+                    value[name] = made()
             for name, shape in self.defaulted:
                 if name in value:
                     shape.fill(value[name])
@@ -152,11 +150,6 @@ class _Shape:
                     self.element.prune(part, f"{path}[{at}]", unknown)
 
     def _prune_fields(self, value: dict[str, Any], path: str, unknown: list[str]) -> None:
-        if value.keys() <= self.fields.keys() and None not in value.values():  # as it nearly always is
-            for name, shape in self.inner:
-                if name in value:
-                    shape.prune(value[name], f"{path}.{name}" if path else name, unknown)
-            return
         gone = []
         for name, part in value.items():
             found = self.fields.get(name)
@@ -169,6 +162,13 @@ class _Shape:
                 found.prune(part, f"{path}.{name}" if path else name, unknown)
         for name in gone:
             del value[name]
+
+
+def _maker(default: Any) -> Callable[[], Any]:
+    """Makes the default anew where somebody could change it."""
+    if isinstance(default, (dict, list)):
+        return partial(copy.deepcopy, default) if default else type(default)
+    return lambda: default
 
 
 @cache
