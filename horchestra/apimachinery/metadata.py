@@ -17,12 +17,12 @@ def metadata_causes(meta: Any, namespaced: bool) -> list[Cause]:
     if not isinstance(meta, dict):
         return []
     causes = _names(meta, namespaced)
-    for key, value in _strings(meta.get("labels")).items():
+    for key, value in _strings(meta.get("labels")):
         fault = key_fault(key) or value_fault(value)
         if fault:
             causes.append(_invalid(f"metadata.labels[{key[:300]}]", fault))
     size = 0
-    for key, value in _strings(meta.get("annotations")).items():
+    for key, value in _strings(meta.get("annotations")):
         fault = key_fault(key.lower())
         if fault:
             causes.append(_invalid(f"metadata.annotations[{key[:300]}]", fault))
@@ -76,8 +76,8 @@ def _owners(owners: Any) -> list[Cause]:
     return causes
 
 
-def _strings(value: Any) -> dict[str, str]:
-    return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
+def _strings(value: Any) -> list[tuple[str, str]]:
+    return [item for item in value.items() if isinstance(item[1], str)] if isinstance(value, dict) else []
 
 
 def _invalid(field: str, message: str) -> Cause:

@@ -24,7 +24,6 @@ NODE_FINALIZER = "orch.ks-tool.dev/node"
 
 Quantity = str | int | float
 
-_ENV_NAME = re.compile(r"[^=\x00]+")
 _IMAGE = re.compile(r"[^\s\x00-\x1f]+")
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z_]{2,32}")
 _RESERVED_PATHS = ("/", "/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
@@ -229,7 +228,7 @@ def _ports(obj: dict[str, Any]) -> str:
 
 
 def _variable(path: str, name: str, value: str) -> Iterator[Cause]:
-    if not _ENV_NAME.fullmatch(name):
+    if not name or "=" in name or "\0" in name:
         yield Cause("FieldValueInvalid", "a variable's name is not empty and has no '=' or NUL", f"{path}.name")
     if "\0" in value:
         yield Cause("FieldValueInvalid", "a NUL byte cannot be passed in the environment", f"{path}.value")
@@ -307,7 +306,7 @@ class Application(APIObject):
         env = self.spec.env
         if isinstance(env, dict):  # the common form, and long: nothing is built for it
             for name, value in env.items():
-                if not _ENV_NAME.fullmatch(name) or "\0" in value:
+                if not name or "=" in name or "\0" in name or "\0" in value:
                     yield from _variable(f"spec.env[{name}]", name, value)
             return
         seen: set[str] = set()
