@@ -51,7 +51,7 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: b
     causes: list[Cause] = metadata_causes(obj.get("metadata"), r.namespaced)
     typed = None
     try:
-        typed = cls.model_validate_json(body)
+        typed = _typed(cls, obj, body)
     except ValidationError as error:
         causes += field_causes(error, obj, secret=r.encrypted)
     if typed is not None and rules:
@@ -61,6 +61,14 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: b
         name = meta.get("name") if isinstance(meta, dict) else ""
         raise invalid(r.group, r.kind, str(name or ""), causes)
     return typed
+
+
+def _typed(cls: type[APIObject], obj: dict[str, Any], body: bytes) -> APIObject:
+    """From the values, which takes half as long as from JSON; but what is wrong is said in JSON's terms."""
+    try:
+        return cls.model_validate(obj)
+    except ValidationError:
+        return cls.model_validate_json(body)
 
 
 class _Shape:
