@@ -327,7 +327,7 @@ class Keeper:
     async def _write(self, revision: Revision) -> None:
         await self._files.write(revision, self._sight.unit)
         await self._save()
-        await self.observe()
+        self._sight.publish()
 
     async def _mount(self, revision: Revision) -> None:
         self._sight.tell("Warning", "RootUnmounted", "somebody unmounted the root file system; mounting it again")

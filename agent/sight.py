@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent import starter, status
+from agent import exits, starter, status
 from agent.errors import AgentError
 from agent.images.pull import PullProgress
 from agent.oom import MemoryWatch
@@ -144,13 +144,18 @@ class Sight:
         )
 
     def _tell_changes(self, before: UnitState, after: UnitState) -> None:
+        starts = starter.read_starts(self._directory)
+        if before.running and after.running and after.restarts > before.restarts:
+            # It was back before anybody looked; systemd has forgotten the end, the oneshot has noted it.
+            text = f"the process {exits.sentence(starts.code, starts.status)}"
+            good = (starts.code, starts.status) == (exits.EXITED, 0)
+            self.tell("Normal" if good else "Warning", "Exited" if starts.code == exits.EXITED else "Killed", text)
         if after.running and not (before.running and after.invocation == before.invocation):
             self.tell("Normal", "Started", f"started {self._identity.unit} (pid {after.main_pid})")
         if after.exited_at > before.exited_at > 0 or (after.exited_at and not before.exited_at and before.running):
             text = f"the process ended: {after.result}, status {after.exit_status}"
             type = "Normal" if after.result == "success" else "Warning"
             self.tell(type, "Killed" if after.exit_code > 1 else "Exited", text)
-        starts = starter.read_starts(self._directory)
         if starts.until > self._told_until:
             self._told_until = starts.until
             self.tell("Warning", "BackOff", f"the process keeps ending; it starts again in {starts.delay} s")
