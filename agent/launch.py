@@ -141,6 +141,9 @@ def _mount(mount: VolumeMount, path: str, volumes: Mapping[str, str]) -> Mount:
     if mount.pv is not None:
         if mount.pv not in volumes:
             raise AgentError("VolumeNotFound", f'volume "{mount.pv}" does not exist on this node; create it to go on')
+        if any(ord(c) < 32 or ord(c) == 127 for c in mount.subPath):
+            # The start script reads it as a part of a line.
+            raise AgentError("InvalidSubPath", f"subPath {mount.subPath[:120]!r} holds a control character")
         return Mount("pv", path, volumes[mount.pv], mount.subPath, read_only=mount.readOnly)
     if mount.tmpfs is not None:
         return Mount("tmpfs", path, size=quantity.byte_count(mount.tmpfs.size), read_only=mount.readOnly)

@@ -82,8 +82,11 @@ class NodeRuntime:
         self._layout.state.mkdir(parents=True, exist_ok=True)
         # Not for other users: set-uid programs of images and volumes must not be within their reach.
         self._layout.state.chmod(0o700)
-        if await asyncio.to_thread(starter.install, self._layout):
-            await systemd.reload()
+        try:
+            if await asyncio.to_thread(starter.install, self._layout):
+                await systemd.reload()
+        except OSError as error:
+            log.error("the start script could not be written: %s; applications go on with the one that is there", error)
         self._volumes = await asyncio.to_thread(Volumes, self._layout)
         self._shop = Workshop(
             node=self._config.node,

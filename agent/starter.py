@@ -52,6 +52,16 @@ save() {
     "boot=$this_boot" "delay=$delay" "until=$until" "previous=$previous" "code=$code" "status=$status"
 }
 
+take_up() { # what save wrote; a damaged line counts as none
+  while IFS='=' read -r name value; do
+    case $name in
+      total | streak | failures | active | last | delay | until | code | status)
+        case $value in '' | *[!0-9]*) ;; *) eval "$name=\$value" ;; esac ;;
+      boot | previous) eval "$name=\$value" ;;
+    esac
+  done
+}
+
 open_secrets() {
   [ -n "$sealed" ] || return 0
   mkdir -p "$run/secrets"
@@ -109,10 +119,11 @@ bind_directories() {
     mkdir -p "$target"
     while mountpoint -q "$target"; do umount -l "$target"; done
     cd "$state/volumes/$volume"
+    directory=${directory#./} directory=${directory%/.} # which keep `read` from eating spaces
     inside=$(pwd -P)/$directory
     cd -P "./$directory"
     [ "$(pwd -P)" = "$inside" ] || { echo "InvalidSubPath: $directory leads out of the volume" >&2; exit 72; }
-    mount --bind . "$target"
+    mount --no-canonicalize --bind . "$target" # by name it would be looked up again, and could be a symlink by then
     cd /
   done <"$app/subpaths"
 }
@@ -143,7 +154,7 @@ fi
 [ ! -e "$app/finished" ] || exit 0
 
 total=0 streak=0 failures=0 active=0 last=0 boot= delay=0 until=0 previous= code=0 status=0
-[ ! -f "$app/starts" ] || . "$app/starts"
+[ ! -f "$app/starts" ] || take_up <"$app/starts"
 read -r this_boot </proc/sys/kernel/random/boot_id
 restarts=0 result=success began=0 ended=0 invocation=
 
@@ -347,7 +358,7 @@ def forget_backoff(directory: Path, *, job_too: bool) -> None:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return {}
     return {name: value for name, equals, value in (line.partition("=") for line in lines) if equals}

@@ -60,8 +60,8 @@ async def reap(shop: Workshop, records: Collection[Record]) -> None:
         try:
             await _remove_root(shop, number)
             await shop.reloader.reload()
-        except AgentError as error:
-            log.warning("%s", error)
+        except (AgentError, OSError) as error:
+            log.warning("root %d stays: %s", number, error)
 
 
 def _roots_of_processes(layout: Layout) -> set[int]:

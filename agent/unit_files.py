@@ -66,9 +66,16 @@ class UnitFiles:
         edited = self._drop_ins(unit)
         path = self._shop.layout.units / self._identity.unit
         with contextlib.suppress(OSError):
-            if hashlib.sha256(path.read_bytes()).hexdigest() != self._record.written.get(self._identity.unit):
+            if not self._is_ours(path.read_bytes()):
                 edited.append(path)
         return [path.stat().st_mtime_ns // 1000 for path in edited if path.exists()]
+
+    def _is_ours(self, text: bytes) -> bool:
+        """As it was written last; when that is forgotten (a damaged record), whether it starts the same process."""
+        written, current = self._record.written.get(self._identity.unit), self._record.current
+        if written is None:
+            return current is not None and f"\nStartKey={current.launch.key}\n".encode() in text
+        return hashlib.sha256(text).hexdigest() == written
 
     def marks(self) -> marks.Marks:
         """Of everything on disk that a round looks at and nobody tells of."""

@@ -42,7 +42,7 @@ def test_random_words_arrive_byte_for_byte(rig: Rig) -> None:
 def test_mount_paths_with_odd_characters_are_the_paths_they_say(rig: Rig) -> None:
     odd = ["/a b:c", "/q\"u'ote", "/back\\slash\\", "/per%hcent $x", "/trail ", "/é:😀"]
     mounts = [{"tmpfs": {"size": "1Mi"}, "path": path} for path in odd]
-    mounts += [{"pv": "odd", "path": path + "/pv", "subPath": "s u:b%h\\"} for path in ("/x y", "/z:%n")]
+    mounts += [{"pv": "odd", "path": path + "/pv", "subPath": " s u:b%h\\ "} for path in ("/x y", "/z:%n")]
     app = application("paths", "docker.io/lab/no-user:1", volumeMounts=mounts, workingDir="/work dir\\")
     rig.apply(app, volume("odd"))
     rig.ready("paths", 30)

@@ -290,9 +290,7 @@ async def test_numbers_and_times_that_clients_cannot_read_are_not_stored(control
         restartCount=10**30, exitCode=-(10**12), startedAt="yesterday", finishedAt="2026-02-03T04:05:06Z\n",
         pull={"bytesDone": 10**25}, currentRevision=-(10**40), message="seen",
     )  # fmt: skip
-    status = await eventually(
-        lambda: (s := controller.application("web")["status"]).get("message") == "seen" and s
-    )
+    status = await eventually(lambda: (s := controller.application("web")["status"]).get("message") == "seen" and s)
     assert (status["restartCount"], status["exitCode"], status["observedGeneration"]) == (2**31 - 1, 0, 1)
     assert abs(status["currentRevision"]) < 2**53 > status["pull"]["bytesDone"]
     assert not {"startedAt", "finishedAt"} & status.keys()

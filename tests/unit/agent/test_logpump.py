@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.logpump import LINE_MAX, Journal, Pump
+from agent.logpump import LINE_MAX, Journal, Manager, Pump
 
 UID = "2c34ccb3-0ca1-4453-8dbf-decdf60296e3"
 
@@ -14,12 +14,13 @@ UID = "2c34ccb3-0ca1-4453-8dbf-decdf60296e3"
 class Bench:
     """A pump between a FIFO and a datagram socket that stands for journald's."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, manager: Manager | None = None) -> None:
         self.directory = directory / "log"
         self.journald = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.journald.bind(str(directory / "journal"))
         self.journald.settimeout(5)
-        self.pump = Pump(self.directory, Journal(str(directory / "journal")))
+        self.manager = manager or Manager("")
+        self.pump = Pump(self.directory, Journal(str(directory / "journal"), self.manager), self.manager)
 
     def start(self, unit: str = "horchestra-app-web.service") -> int:
         """What the start script does; the writing end of the new FIFO."""
@@ -41,6 +42,7 @@ class Bench:
 
     def close(self) -> None:
         self.journald.close()
+        self.manager.close()
 
 
 @pytest.fixture
@@ -104,8 +106,44 @@ def test_the_next_start_comes_after_all_that_the_last_process_printed(bench: Ben
 def test_a_pump_that_starts_late_finds_the_fifos_that_are_there(bench: Bench, tmp_path: Path) -> None:
     fd = bench.start()
     bench.pump.close()
-    bench.pump = Pump(bench.directory, Journal(str(tmp_path / "journal")))
+    bench.pump = Pump(bench.directory, Journal(str(tmp_path / "journal"), bench.manager), bench.manager)
     os.write(fd, b"still here\n")
     bench.pump.step(5)
     assert bench.entry()[b"MESSAGE"] == b"still here"
     os.close(fd)
+
+
+def test_an_old_fifo_that_somebody_still_fills_holds_up_nothing(bench: Bench) -> None:
+    old = bench.start()
+
+    class Endless:
+        def read(self, journal: Journal) -> bool:
+            return True
+
+    bench.pump._sources[UID].read = Endless().read  # type: ignore[method-assign]
+    new = bench.start()
+    os.write(new, b"fresh\n")
+    bench.pump.step(5)
+    assert bench.entry()[b"MESSAGE"] == b"fresh"
+    os.close(old)
+    os.close(new)
+
+
+def test_systemd_keeps_a_descriptor_of_each_fifo_until_it_is_renewed(tmp_path: Path) -> None:
+    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    systemd.bind(str(tmp_path / "notify"))
+    systemd.settimeout(5)
+    manager = Manager(str(tmp_path / "notify"))
+    bench = Bench(tmp_path, manager)
+    writer = bench.start()
+    words, fds, _, _ = socket.recv_fds(systemd, 1000, 1)
+    assert (words, len(fds)) == (f"FDSTORE=1\nFDNAME={UID}".encode(), 1)
+    assert os.path.samestat(os.fstat(fds[0]), os.fstat(writer))
+    second = bench.start()
+    assert systemd.recv(1000) == f"FDSTOREREMOVE=1\nFDNAME={UID}".encode()
+    for fd in (*fds, writer, second):
+        os.close(fd)
+    bench.close()
+    bench.pump.close()
+    manager.close()
+    systemd.close()
