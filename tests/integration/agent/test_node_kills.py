@@ -1,4 +1,4 @@
-"""The agent is killed at random moments while applications come, change and go: afterwards nothing is missing or left."""
+"""The agent is killed at random moments while applications come, change and go: nothing is missing or left over."""
 
 import random
 
