@@ -37,8 +37,8 @@ test: lint ## What CI runs: lint, then every test but the long ones
 	@$(PYTHON) -m tests.lab.caches
 	@$(PYTHON) -m pytest -m 'not long'
 
-test-fast: ## The tests that need no node, in under a minute
-	@$(PYTHON) -m pytest -m 'not node and not long'
+test-fast: ## Unit and conformance tests, without nodes, in under a minute
+	@$(PYTHON) -m pytest -m 'not node and not long' tests/unit tests/conformance
 
 test-long: ## What takes longer; run it before saying that something is done
 	@$(PYTHON) -m tests.lab.caches all
