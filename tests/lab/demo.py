@@ -41,6 +41,7 @@ _CONTROLLER = Daemon(DIRECTORY, "controller", "runcontroller")
 def up() -> None:
     """Bring the demo up and print what to type next. Raises CommandError, RuntimeError or TimeoutError."""
     started = time.monotonic()
+    print("Two to four minutes the first time (a node and twelve images are built), some ten seconds later on:")
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     network = LabNetwork(Estate(ID, lasting=True), isolated=False)
     network.up()
@@ -66,7 +67,7 @@ def down() -> None:
 
 
 def _serve_images(registry: Registry) -> None:
-    caches.build_all()
+    caches.build_all(report=lambda line: print(f"\n    {line} ", end="", flush=True))
     _REGISTRY.start(registry.command(), registry.ready)
     push_all(registry.endpoint)
 
@@ -152,6 +153,7 @@ Running after {seconds:.0f} s. What to type next, here in {PROJECT}:
   psql -h {node.address} -U postgres -c 'select version()'
   {kubectl} delete -f examples/postgres.yaml
 
+  The images are stand-ins made of Debian's packages: postgres:18-alpine is the PostgreSQL of Debian.
   registry: http://{registry.endpoint}    logs: {DIRECTORY.relative_to(PROJECT)}/*.log
   shell on the node: nsenter -t {node.leader} -m -p -n -i -u -C -w -- bash
   make demo-down removes all of it.
