@@ -48,7 +48,7 @@ lint: ## Style, types, layers, and stubs that match node.proto
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/mypy --package tests.lab
+	@$(VENV)/bin/mypy --package tests.lab --package tests.bench
 	@$(VENV)/bin/lint-imports
 	@$(MAKE) --no-print-directory proto-check
 
