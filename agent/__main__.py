@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import certificates, config, log, memory
+from . import certificates, config, lock, log, memory
 from .config import Config, Mirror
 from .errors import AgentError
 from .join import Bundle, Places, check, join
@@ -27,8 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.command == "status":
             return status(config.load(options.config), options.check)
         else:
+            configured = config.load(options.config)
+            lock.take(configured.state_dir)
             log.configure()
-            asyncio.run(run(config.load(options.config)))
+            asyncio.run(run(configured))
     except AgentError as error:
         sys.stderr.write(f"{error.reason}: {error.message}\n")
         return 1

@@ -1,0 +1,71 @@
+"""Two agents never run with one state directory, and whoever is refused learns who holds it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import lock
+from agent.__main__ import main
+from agent.errors import AgentError
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Iterator[int]:
+    descriptor = lock.take(tmp_path)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.toml"
+    path.write_text(f'node = "n1"\nendpoint = "controller.example:6444"\nstate_dir = "{tmp_path}"\n')
+    return path
+
+
+@pytest.mark.usefixtures("taken")
+def test_a_second_agent_is_refused_in_one_sentence_with_the_pid(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(config.parent.iterdir())
+    assert main(["run", "--config", str(config)]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"AlreadyRunning: an agent with pid {os.getpid()} already runs with {config.parent}: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert sorted(config.parent.iterdir()) == before
+
+
+def test_a_child_does_not_hold_the_lock_after_the_agent_ended(tmp_path: Path) -> None:
+    descriptor = lock.take(tmp_path)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False):
+        os.close(descriptor)
+        os.close(lock.take(tmp_path))
+
+
+def test_a_lock_whose_holder_is_gone_is_taken_and_renamed(tmp_path: Path) -> None:
+    (tmp_path / lock.NAME).write_text(f"{2**22}   \n")
+    assert lock.holder(tmp_path) is None
+    descriptor = lock.take(tmp_path)
+    assert lock.holder(tmp_path) == os.getpid()
+    os.close(descriptor)
+    assert lock.holder(tmp_path) is None
+
+
+def test_a_lock_file_without_a_pid_still_locks(tmp_path: Path, taken: int) -> None:
+    os.truncate(taken, 0)
+    with pytest.raises(AgentError, match="an agent already runs"):
+        lock.take(tmp_path)
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / lock.NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(AgentError) as caught:
+        lock.take(tmp_path)
+    assert caught.value.reason == "StateUnusable"
+    assert not (tmp_path / "elsewhere").exists()
