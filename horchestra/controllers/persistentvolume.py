@@ -93,6 +93,9 @@ def stated(obj: dict[str, Any], users: list[str], node: dict[str, Any] | None) -
         words = "" if enforced else "the file system has no project quota: size counts at admission, and use is shown"
         reason = "ProjectQuota" if enforced else "NotSupported"
         conditions = merge(conditions, [condition("QuotaEnforced", "True" if enforced else "False", reason, words)])
+        if adopts := obj["spec"].get("adopt"):
+            words = f"holds the data kept of {adopts}"
+            conditions = merge(conditions, [condition("Adopted", "True", "Adopted", words)])
     kept = [v for v in reports if v["name"] == meta["name"] and v["uid"] not in (meta["uid"], obj["spec"].get("adopt"))]
     if kept:
         conditions = merge(conditions, [_previous(kept[0])])

@@ -25,7 +25,7 @@ class PersistentVolumeSpec(Model):
     shared: bool = False
     """False: one application at a time. True: any number of applications of the node."""
     adopt: str = ""
-    """UID of a deleted volume whose kept directory on the same node this volume takes back."""
+    """UID of a deleted volume whose kept directory on the same node this volume takes back; may be left out later."""
 
 
 class PersistentVolumeStatus(Model):
@@ -38,7 +38,7 @@ class PersistentVolumeStatus(Model):
     users: list[str] = Field(default_factory=list)
     """Applications that mount it (namespace/name)."""
     conditions: list[Condition] = Field(default_factory=list)
-    """PreviousData, QuotaEnforced, ..."""
+    """Adopted, PreviousData, QuotaEnforced, ..."""
     reason: str = ""
     """CamelCase reason of the phase."""
     message: str = ""
@@ -95,11 +95,22 @@ class PersistentVolume(APIObject):
         return causes
 
     def validate_update(self, old: PersistentVolume) -> list[Cause]:
-        return [
-            Cause("FieldValueInvalid", "field is immutable: the data is on that node", f"spec.{field}")
-            for field in ("node", "adopt")
-            if getattr(self.spec, field) != getattr(old.spec, field)
-        ]
+        causes = []
+        if self.spec.node != old.spec.node:
+            causes.append(Cause("FieldValueInvalid", "field is immutable: the data is on that node", "spec.node"))
+        if self.spec.adopt != old.spec.adopt and (fault := self._adoption_fault(old)):
+            causes.append(Cause("FieldValueInvalid", fault, "spec.adopt"))
+        return causes
+
+    def _adoption_fault(self, old: PersistentVolume) -> str:
+        """Left out too early, the node would make an empty directory instead; afterwards it means nothing."""
+        before = old.spec.adopt
+        if self.spec.adopt:
+            holds = f"takes back the data of {before}" if before else "has a directory of its own"
+            return f"only a new volume can adopt data, and this one {holds}; create another volume to adopt with"
+        if any(c.type == "Adopted" and c.status == "True" for c in old.status.conditions):
+            return ""
+        return f"can be removed once node {old.spec.node} has taken back the data of {before} (condition Adopted)"
 
     def references(self) -> list[Reference]:
         return [Reference("nodes", "", self.spec.node, "spec.node")]

@@ -100,6 +100,9 @@ def test_only_kept_data_that_nobody_owns_is_adopted(layout: Layout) -> None:
     volumes.ensure(pv("b", "u2", adopt="u1"), "l")
     assert (layout.volumes / "u2/data").exists()
     assert set(volumes.all()) == {"u2"}
+    volumes.ensure(pv("b", "u2"), "l")  # the manifest from before the adoption
+    assert (layout.volumes / "u2/data").exists()
+    assert set(volumes.all()) == {"u2"}
 
 
 def test_a_lost_directory_is_not_quietly_made_empty_again(layout: Layout) -> None:

@@ -52,3 +52,12 @@ def test_use_that_was_not_measured_yet_is_not_called_zero() -> None:
     (previous,) = [c for c in status["conditions"] if c["type"] == "PreviousData"]
     assert "(uid old)" in previous["message"]
     assert "usedBytes" not in status
+
+
+def test_a_volume_that_took_data_back_says_so_even_when_its_spec_no_longer_does() -> None:
+    adopted = stated(volume(adopt="old"), [], node(report("u1")))
+    later = stated({**adopted, "spec": volume()["spec"]}, [], node(report("u1")))
+    for obj in (adopted, later):
+        (condition,) = [c for c in obj["status"]["conditions"] if c["type"] == "Adopted"]
+        assert condition["status"] == "True"
+        assert "kept of old" in condition["message"]

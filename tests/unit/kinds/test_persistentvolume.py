@@ -26,6 +26,20 @@ class View:
         return []
 
 
+def changed(before: str, after: str, *, adopted: bool = False, node: str = "n1") -> list[tuple[str, str]]:
+    """What changing spec.adopt is answered with."""
+
+    def volume(adopt: str, node: str) -> PersistentVolume:
+        conditions = [{"type": "Adopted", "status": "True"}] if adopted else []
+        return PersistentVolume.model_validate({
+            "metadata": {"name": "data", "uid": "new"},
+            "spec": {"size": "1Gi", "node": node, "adopt": adopt},
+            "status": {"conditions": conditions},
+        })  # fmt: skip
+
+    return [(c.field, c.message) for c in volume(after, node).validate_update(volume(before, "n1"))]
+
+
 def warnings(view: View, name: str = "data", **spec: Any) -> list[str]:
     """What creating the volume warns of."""
     said: list[str] = []
@@ -53,3 +67,22 @@ def test_data_of_another_name_and_data_about_to_be_removed_warn_of_nothing() -> 
     assert warnings(View(nodes={"n1": NODE}), name="other") == []
     removal = {"kind": "NodeRemoval", "spec": {"deleteData": True}}
     assert warnings(View(nodes={"n1": NODE}, noderemovals={"old.n1": removal})) == []
+
+
+def test_the_manifest_without_adopt_can_be_applied_once_the_data_was_taken_back() -> None:
+    assert changed("old", "", adopted=True) == []
+    ((field, message),) = changed("old", "")
+    assert field == "spec.adopt"
+    assert "can be removed once node n1 has taken back the data of old" in message
+
+
+def test_a_volume_cannot_adopt_other_data_than_at_its_creation() -> None:
+    for before in ("old", ""):
+        ((field, message),) = changed(before, "older", adopted=True)
+        assert field == "spec.adopt"
+        assert "only a new volume can adopt data" in message
+        assert "the data is on that node" not in message
+
+
+def test_a_volume_stays_on_its_node() -> None:
+    assert changed("", "", node="n2") == [("spec.node", "field is immutable: the data is on that node")]
