@@ -85,6 +85,7 @@ def stated(obj: dict[str, Any], users: list[str], node: dict[str, Any] | None) -
     reports = _volumes(node)
     mine = next((v for v in reports if v["uid"] == meta["uid"]), None)
     conditions = list(stored.get("conditions") or [])
+    adopts = obj["spec"].get("adopt")
     if mine is not None:
         status["path"] = mine["path"]
         if mine.get("bytes") is not None:
@@ -93,11 +94,13 @@ def stated(obj: dict[str, Any], users: list[str], node: dict[str, Any] | None) -
         words = "" if enforced else "the file system has no project quota: size counts at admission, and use is shown"
         reason = "ProjectQuota" if enforced else "NotSupported"
         conditions = merge(conditions, [condition("QuotaEnforced", "True" if enforced else "False", reason, words)])
-        if adopts := obj["spec"].get("adopt"):
+        if adopts:
             words = f"holds the data kept of {adopts}"
             conditions = merge(conditions, [condition("Adopted", "True", "Adopted", words)])
-    kept = [v for v in reports if v["name"] == meta["name"] and v["uid"] not in (meta["uid"], obj["spec"].get("adopt"))]
-    if kept:
+    # A volume that takes data back is not empty, whatever else of its name is kept.
+    adopts = adopts or any(c["type"] == "Adopted" for c in conditions)
+    kept = [v for v in reports if v["name"] == meta["name"] and v["uid"] != meta["uid"]]
+    if kept and not adopts:
         conditions = merge(conditions, [_previous(kept[0])])
     else:
         conditions = [c for c in conditions if c["type"] != "PreviousData"]

@@ -123,14 +123,14 @@ class PersistentVolume(APIObject):
         causes = self._disk(request)
         if causes:
             raise invalid(self.resource.group, self.resource.kind, self.metadata.name, causes)
-        if request.operation is Operation.CREATE:
+        if request.operation is Operation.CREATE and not self.spec.adopt:
             self._warn_of_kept_data(request)
 
     def _warn_of_kept_data(self, request: AdmissionRequest) -> None:
         """What the node holds under this name is an earlier volume's, as this one has not been there yet."""
         node = request.view.get("nodes", "", self.spec.node) or {}
         for kept in (node.get("status") or {}).get("volumes") or []:
-            if kept["name"] != self.metadata.name or kept["uid"] in (self.metadata.uid, self.spec.adopt):
+            if kept["name"] != self.metadata.name or kept["uid"] == self.metadata.uid:
                 continue
             removal = request.view.get("noderemovals.orch.ks-tool.dev", "", f"{kept['uid']}.{self.spec.node}")
             if removal is None or not removal["spec"].get("deleteData"):

@@ -35,7 +35,14 @@ def test_kept_data_of_a_former_volume_of_the_name_is_pointed_out_with_the_line_t
     (condition,) = stated(volume(), [], node(report("old")))["status"]["conditions"]
     assert condition["type"] == "PreviousData"
     assert "spec.adopt: old" in condition["message"]
-    assert stated(volume(adopt="old"), [], node(report("old")))["status"]["conditions"] == []
+
+
+def test_a_volume_that_takes_data_back_is_not_called_empty() -> None:
+    assert stated(volume(adopt="old"), [], node(report("old"), report("older")))["status"]["conditions"] == []
+    reports = node(report("u1"), report("older"))
+    adopted = stated(volume(adopt="old"), [], reports)
+    for obj in (adopted, stated({**adopted, "spec": volume()["spec"]}, [], reports)):
+        assert {c["type"] for c in obj["status"]["conditions"]} == {"Adopted", "QuotaEnforced"}
 
 
 def test_a_volume_that_is_being_deleted_names_its_users() -> None:

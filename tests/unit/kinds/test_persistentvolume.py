@@ -59,8 +59,9 @@ def test_kept_data_of_the_same_name_is_named_with_the_line_that_takes_it_back() 
     assert "spec.adopt: old" in said
 
 
-def test_adopting_it_warns_of_nothing() -> None:
-    assert warnings(View(nodes={"n1": NODE}), adopt="old") == []
+def test_adopting_warns_of_nothing_whatever_else_of_the_name_is_kept() -> None:
+    more = {**NODE, "status": {"volumes": [KEPT, {**KEPT, "uid": "older"}]}}
+    assert warnings(View(nodes={"n1": more}), adopt="old") == []
 
 
 def test_data_of_another_name_and_data_about_to_be_removed_warn_of_nothing() -> None:
