@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.command == "join":
-            join(options.bundle, Places(config=options.config_dir), options.mirror)
+            join(options.bundle, Places(config=options.config_dir), options.mirror, rename=options.rename)
         elif options.command == "status":
             return status(config.load(options.config), options.check)
         else:
@@ -50,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="REGISTRY=URL",
         help="pull images of REGISTRY from URL; may be repeated",
+    )
+    joining.add_argument(
+        "--rename",
+        action="store_true",
+        help="let a node that has joined take another name: the old Node goes Unknown, its applications go on here as "
+        "orphans",
     )
     for name, words in (("run", "what the service runs"), ("status", "since when connected, or alone")):
         command = commands.add_parser(name, help=words)

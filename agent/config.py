@@ -95,12 +95,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
 
     Raises AgentError ConfigInvalid that names the file and every bad key, or the variable that is not set.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise AgentError("ConfigInvalid", f"cannot read {path}: {error.strerror}; join the node first") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise AgentError("ConfigInvalid", f"{path} is not TOML: {error}") from error
+    document = _document(path)
     if "directory" in document:
         raise AgentError("ConfigInvalid", f"{path}: directory: unknown key")
     document = _expand(document, path, "", environment)
@@ -110,6 +105,26 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
         raise AgentError(
             "ConfigInvalid", f"{path}: " + "; ".join(_sentence(dict(e)) for e in error.errors())
         ) from error
+
+
+def named(path: Path, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The node that `path` names, whatever else it holds; None before a node has joined.
+
+    Raises AgentError ConfigInvalid.
+    """
+    if not os.path.exists(path):
+        return None
+    node = _expand(_document(path).get("node"), path, "node", environment)
+    return str(node) if node else None
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AgentError("ConfigInvalid", f"cannot read {path}: {error.strerror}; join the node first") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AgentError("ConfigInvalid", f"{path} is not TOML: {error}") from error
 
 
 def _sentence(error: dict[str, Any]) -> str:

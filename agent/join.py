@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from . import certificates, durable
 from .certificates import Identity
-from .config import Mirror, load, split_endpoint
+from .config import Mirror, load, named, split_endpoint
 from .errors import AgentError
 
 UNIT = "horchestra-agent.service"
@@ -55,12 +55,26 @@ class Places:
     units: Path = Path(SYSTEMD)
 
 
-def join(path: Path, places: Places, mirrors: Sequence[Mirror] = (), say: Say = print) -> None:
-    """Raises AgentError whose reason is the step that failed and whose message says how to mend it."""
+def join(path: Path, places: Places, mirrors: Sequence[Mirror] = (), say: Say = print, *, rename: bool = False) -> None:
+    """`rename`: a node that has joined already may take the bundle's name.
+
+    Raises AgentError whose reason is the step that failed and whose message says how to mend it.
+    """
     bundle, identity = read(path)
+    before = named(places.config / "agent.toml")
+    if before and before != bundle.node and not rename:
+        raise AgentError(
+            "AlreadyJoined", f"this node has joined as {before}, the bundle is for {bundle.node}, and nothing was "
+            f"changed: join with a bundle for {before}, or add --rename; the Node {before} then goes Unknown, and its "
+            "applications go on here as orphans, which no controller changes or removes"
+        )  # fmt: skip
     check(bundle, identity, say)
     install(bundle, places, mirrors)
-    say(f"joined as {bundle.node}; the agent starts at boot. Start it now: systemctl start {UNIT}")
+    service = UNIT.removesuffix(".service")
+    if before:
+        say(f"joined again as {bundle.node}; the agent takes it up with: systemctl restart {service}")
+    else:
+        say(f"joined as {bundle.node}; start the agent, now and at boot: systemctl enable --now {service}")
 
 
 def read(path: Path) -> tuple[Bundle, Identity]:

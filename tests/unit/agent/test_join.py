@@ -92,6 +92,59 @@ def test_a_good_bundle_is_installed(tmp_path: Path, authority: CertificateAuthor
     assert (tmp_path / "units" / "multi-user.target.wants" / "horchestra-agent.service").is_symlink()
 
 
+def joined(tmp_path: Path, authority: CertificateAuthority, node: str, *, rename: bool = False) -> str:
+    """The last line of a join that succeeds."""
+    said: list[str] = []
+    with listening(tmp_path, authority, authority.issue_server(["127.0.0.1"])) as port:
+        issued = authority.issue_client(node, ["system:nodes"], 30)
+        path = bundle(tmp_path, authority, f"127.0.0.1:{port}", node=node, issued=issued)
+        join(path, Places(tmp_path / "etc", tmp_path / "units"), say=said.append, rename=rename)
+    return said[-1]
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_last_line_says_how_the_service_takes_it_up(tmp_path: Path, authority: CertificateAuthority) -> None:
+    assert joined(tmp_path, authority, "n1").endswith(": systemctl enable --now horchestra-agent")
+    assert joined(tmp_path, authority, "n1").endswith(": systemctl restart horchestra-agent")
+
+
+def test_a_joined_node_takes_another_name_only_when_asked_to(tmp_path: Path, authority: CertificateAuthority) -> None:
+    joined(tmp_path, authority, "n1")
+    before = contents(tmp_path / "etc")
+    other = authority.issue_client("n2", ["system:nodes"], 30)
+    path = bundle(tmp_path, authority, "nowhere.invalid:6444", node="n2", issued=other)
+    with pytest.raises(AgentError) as caught:
+        join(path, Places(tmp_path / "etc", tmp_path / "units"), say=lambda _: None)
+    assert caught.value.reason == "AlreadyJoined"
+    assert "joined as n1, the bundle is for n2" in caught.value.message
+    assert "--rename" in caught.value.message
+    assert "orphans" in caught.value.message
+    assert contents(tmp_path / "etc") == before
+    assert joined(tmp_path, authority, "n2", rename=True).endswith(": systemctl restart horchestra-agent")
+    assert load(tmp_path / "etc" / "agent.toml").node == "n2"
+
+
+def test_settings_written_before_the_first_join_are_no_join(tmp_path: Path, authority: CertificateAuthority) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "agent.toml").write_text("mirror_fallback = true\n")
+    assert "enable --now" in joined(tmp_path, authority, "n1")
+    assert load(tmp_path / "etc" / "agent.toml").mirror_fallback
+
+
+def test_a_damaged_configuration_stops_a_join_before_anything_is_written(
+    tmp_path: Path, authority: CertificateAuthority
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "agent.toml").write_text("node = n1\n")
+    before = contents(tmp_path / "etc")
+    with pytest.raises(AgentError, match="is not TOML"):
+        joined(tmp_path, authority, "n1")
+    assert contents(tmp_path / "etc") == before
+
+
 def test_a_name_that_does_not_resolve(tmp_path: Path, authority: CertificateAuthority) -> None:
     error = failing(bundle(tmp_path, authority, "nowhere.invalid:6444"), tmp_path)
     assert error.reason == "DNS"
