@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.configure()
             asyncio.run(run(configured))
     except AgentError as error:
+        sys.stdout.flush()
         sys.stderr.write(f"{error.reason}: {error.message}\n")
         return 1
     return 0

@@ -35,6 +35,11 @@ _NO_CHECK_TIME = 0x200000
 Say = Callable[[str], None]
 
 
+def tell(line: str) -> None:
+    """On stdout at once: through a pipe, too, a step that went well comes before the error of the next."""
+    print(line, flush=True)
+
+
 class Bundle(BaseModel):
     """What `manage.py createnodecert` writes; PEM as text."""
 
@@ -55,7 +60,7 @@ class Places:
     units: Path = Path(SYSTEMD)
 
 
-def join(path: Path, places: Places, mirrors: Sequence[Mirror] = (), say: Say = print, *, rename: bool = False) -> None:
+def join(path: Path, places: Places, mirrors: Sequence[Mirror] = (), say: Say = tell, *, rename: bool = False) -> None:
     """`rename`: a node that has joined already may take the bundle's name.
 
     Raises AgentError whose reason is the step that failed and whose message says how to mend it.
@@ -92,7 +97,7 @@ def read(path: Path) -> tuple[Bundle, Identity]:
     return bundle, identity
 
 
-def check(bundle: Bundle, identity: Identity, say: Say = print) -> None:
+def check(bundle: Bundle, identity: Identity, say: Say = tell) -> None:
     """DNS, TCP, TLS, clock and name, in this order. Raises AgentError at the first that fails."""
     host, port = split_endpoint(bundle.endpoint)
     addresses = _resolve(host, port)

@@ -6,6 +6,8 @@ import json
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -149,6 +151,18 @@ def test_a_name_that_does_not_resolve(tmp_path: Path, authority: CertificateAuth
     error = failing(bundle(tmp_path, authority, "nowhere.invalid:6444"), tmp_path)
     assert error.reason == "DNS"
     assert "nowhere.invalid" in error.message
+
+
+def test_through_a_pipe_the_steps_that_went_well_come_before_the_error(
+    tmp_path: Path, authority: CertificateAuthority
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    path = bundle(tmp_path, authority, f"127.0.0.1:{port}")
+    command = [sys.executable, "-m", "agent", "join", str(path), "--config-dir", str(tmp_path / "etc")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False)
+    assert [line.split(maxsplit=1)[0] for line in done.stdout.splitlines()] == ["DNS", "TCP:"]
+    assert done.returncode == 1
 
 
 def test_a_port_that_refuses(tmp_path: Path, authority: CertificateAuthority) -> None:
