@@ -115,10 +115,12 @@ def status(configured: Config, checking: bool) -> int:
     """0 when connected, 1 when not."""
     connection = memory.load_connection(configured.state_dir / "connection.json")
     followed = memory.load(configured.state_dir / "session.json")
-    running = connection is not None and _alive(connection.pid)
+    pid = lock.holder(configured.state_dir)
     print(f"node        {configured.node}")
-    if connection is None or not running:
+    if pid is None:
         print("agent       not running: systemctl start horchestra-agent")
+    elif connection is None or connection.pid != pid:
+        print(f"agent       starting, pid {pid}")
     else:
         state = "connected to" if connection.connected else "alone, without"
         print(f"agent       {state} {configured.endpoint} since {connection.since} ({connection.reason})")
@@ -135,17 +137,7 @@ def status(configured: Config, checking: bool) -> int:
             key=identity.key.decode(),
         )
         check(bundle, identity)
-    return 0 if running and connection is not None and connection.connected else 1
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return 0 if connection is not None and connection.pid == pid and connection.connected else 1
 
 
 if __name__ == "__main__":

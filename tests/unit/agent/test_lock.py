@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import lock
+from agent import lock, memory
 from agent.__main__ import main
 from agent.errors import AgentError
 
@@ -26,6 +26,14 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "agent.toml"
     path.write_text(f'node = "n1"\nendpoint = "controller.example:6444"\nstate_dir = "{tmp_path}"\n')
     return path
+
+
+def reported(state: Path, pid: int) -> None:
+    """What the agent `pid` leaves once it is connected."""
+    at = "2026-01-01T00:00:00Z"
+    memory.save(
+        state / "connection.json", memory.Connection(True, at, "Accepted: as n1", pid, "controller.example:6444", "n1")
+    )
 
 
 @pytest.mark.usefixtures("taken")
@@ -69,3 +77,28 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
         lock.take(tmp_path)
     assert caught.value.reason == "StateUnusable"
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.usefixtures("taken")
+def test_status_tells_of_the_agent_that_holds_the_lock(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reported(config.parent, os.getpid())
+    assert main(["status", "--config", str(config)]) == 0
+    assert "agent       connected to controller.example:6444 since 2026-01-01T00:00:00Z" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("taken")
+def test_status_does_not_take_the_last_agents_word_for_one_that_starts(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reported(config.parent, os.getppid())
+    assert main(["status", "--config", str(config)]) == 1
+    assert f"agent       starting, pid {os.getpid()}" in capsys.readouterr().out
+
+
+def test_status_is_not_deceived_by_another_process_with_the_agents_pid(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.close(lock.take(config.parent))
+    reported(config.parent, os.getpid())
+    assert main(["status", "--config", str(config)]) == 1
+    assert "not running" in capsys.readouterr().out
