@@ -156,11 +156,16 @@ def _certificates(settings: Settings) -> tuple[CertificateAuthority, server.Serv
     pki = settings.data_dir / "pki"
     try:
         authority = CertificateAuthority.load_or_create(pki)
-        return authority, server.ensure(authority, pki, server.host_names(settings.server_names))
+        return authority, server.ensure(authority, pki, _host_names(settings))
     except AuthorityError as error:
         raise StartError(str(error)) from error
     except OSError as error:
         raise StartError(f"cannot write to {pki}: {error.strerror}") from error
+
+
+def _host_names(settings: Settings) -> list[str]:
+    bound = server.reachable(settings.api[0])
+    return server.host_names([*settings.server_names, *([bound] if bound else [])])
 
 
 async def _start_store(store: Store) -> None:
@@ -251,13 +256,11 @@ def _taken(what: str, host: str, port: int, error: OSError) -> str:
 
 
 def _announce(authority: CertificateAuthority, settings: Settings, api_port: int, agents_port: int) -> Addresses:
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.api[0], settings.api[0])
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
+    host = settings.api[0]
     path = settings.data_dir / "admin.kubeconfig"
-    addresses = Addresses(f"https://{host}:{api_port}", f"{settings.agents[0]}:{agents_port}", str(path))
+    addresses = Addresses(kubeconfig.server_url(host, api_port), f"{settings.agents[0]}:{agents_port}", str(path))
     try:
-        kubeconfig.ensure_admin(authority, path, addresses.api)
+        kubeconfig.ensure_admin(authority, path, kubeconfig.server_url(host, api_port, settings.server_names))
         if settings.ready_file:
             ready = {"api": addresses.api, "agents": addresses.agents, "kubeconfig": addresses.kubeconfig}
             files.write(settings.ready_file, json.dumps(ready).encode() + b"\n", 0o644)
@@ -268,7 +271,7 @@ def _announce(authority: CertificateAuthority, settings: Settings, api_port: int
 
 async def _renew(authority: CertificateAuthority, settings: Settings, context: ssl.SSLContext) -> None:
     """Renew the server certificate in place: new connections get the new one, open ones stay."""
-    pki, names = settings.data_dir / "pki", server.host_names(settings.server_names)
+    pki, names = settings.data_dir / "pki", _host_names(settings)
     while True:
         await asyncio.sleep(RENEWAL_SECONDS)
         try:

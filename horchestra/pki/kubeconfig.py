@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from cryptography import x509
 
 from . import files
 from .ca import CertificateAuthority
+from .server import is_loopback, reachable
 
 ADMIN_DAYS = 365
 
@@ -51,6 +53,15 @@ def ensure_admin(authority: CertificateAuthority, path: Path, server: str) -> No
         "current-context": "horchestra",
     }
     files.write(path, yaml.safe_dump(config, sort_keys=False).encode())
+
+
+def server_url(bound: str, port: int, names: Sequence[str] = ()) -> str:
+    """Where clients find an API that listens on `bound`: the first of `names`, unless only this machine reaches it;
+    else the bound address, which for all addresses is loopback."""
+    address = reachable(bound)
+    host = names[0] if names and not is_loopback(bound) else address or ("::1" if ":" in bound else "127.0.0.1")
+    host = host.strip("[]")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def _base64(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +30,32 @@ class ServerFiles:
 def host_names(extra: Iterable[str] = ()) -> list[str]:
     """What this controller may be called: loopback, this host, and what the administrator names."""
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn(), *extra]
-    return list(dict.fromkeys(name.lower() for name in names if name))
+    return list(dict.fromkeys(_plain(name) for name in names if name))
+
+
+def reachable(bound: str) -> str:
+    """The address or name that a door is bound to; "" when it is bound to all addresses, which names none."""
+    name = _plain(bound)
+    return "" if (address := _address(name)) is not None and address.is_unspecified else name
+
+
+def is_loopback(bound: str) -> bool:
+    """Whether a door bound to this address or name is open to its own machine only."""
+    address = _address(bound)
+    return bound.lower() == "localhost" if address is None else address.is_loopback
+
+
+def _plain(name: str) -> str:
+    """As a certificate spells it: addresses without brackets, zone and leading zeros, names in lower case."""
+    address = _address(name.strip("[]"))
+    return name.lower() if address is None else str(address).partition("%")[0]
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
 
 
 def ensure(
@@ -50,7 +76,7 @@ def ensure(
 def covers(directory: Path, host: str) -> bool:
     """Whether the server certificate names `host`; True when there is none yet."""
     try:
-        return host.lower() in _names(x509.load_pem_x509_certificate((directory / "server.pem").read_bytes()))
+        return _plain(host) in _names(x509.load_pem_x509_certificate((directory / "server.pem").read_bytes()))
     except FileNotFoundError:
         return True
 

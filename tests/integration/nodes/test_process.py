@@ -158,6 +158,19 @@ async def test_the_api_speaks_tls_13_only_and_never_resumes(process: Process) ->
         await asyncio.to_thread(_tls, old, host, int(port), "controller.example")
 
 
+async def test_the_kubeconfig_and_the_certificate_follow_the_bound_address(process: Process) -> None:
+    for api, name, server in (("127.0.0.2:0", "", "127.0.0.2"), ("0.0.0.0:0", "localhost", "localhost")):
+        await process.start(*(("--server-name", name) if name else ()), api=api)
+        addresses = await process.ready()
+        port = int(addresses["api"].rpartition(":")[2])
+        kubeconfig = yaml.safe_load(Path(addresses["kubeconfig"]).read_text())
+        assert kubeconfig["clusters"][0]["cluster"]["server"] == f"https://{server}:{port}"
+        context = ssl.create_default_context(cafile=str(process.data_dir / "pki" / "ca.pem"))
+        assert await asyncio.to_thread(_tls, context, "127.0.0.2", port, server) == ("TLSv1.3", False)
+        process.process.terminate()
+        await process.words()
+
+
 def _tls(context: ssl.SSLContext, host: str, port: int, name: str) -> tuple[str | None, bool]:
     with socket.create_connection((host, port), timeout=5) as plain:
         with context.wrap_socket(plain, server_hostname=name) as connection:

@@ -92,6 +92,34 @@ def test_the_administrators_kubeconfig_is_kept_and_follows_the_address(
     assert yaml.safe_load(path.read_bytes())["users"] != first["users"]
 
 
+@pytest.mark.parametrize(
+    ("bound", "names", "server"),
+    [
+        ("127.0.0.1", ["10.0.0.1"], "https://127.0.0.1:6443"),
+        ("localhost", ["ctl.example"], "https://localhost:6443"),
+        ("::1", ["ctl.example"], "https://[::1]:6443"),
+        ("0.0.0.0", ["ctl.example", "10.0.0.1"], "https://ctl.example:6443"),
+        ("10.0.0.1", ["ctl.example"], "https://ctl.example:6443"),
+        ("::", ["fd00::1"], "https://[fd00::1]:6443"),
+        ("10.0.0.1", [], "https://10.0.0.1:6443"),
+        ("fd00::1", [], "https://[fd00::1]:6443"),
+        ("0.0.0.0", [], "https://127.0.0.1:6443"),
+        ("::", [], "https://[::1]:6443"),
+    ],
+)
+def test_the_kubeconfig_names_what_clients_can_reach(bound: str, names: list[str], server: str) -> None:
+    assert kubeconfig.server_url(bound, 6443, names) == server
+
+
+def test_a_bound_address_is_spelled_as_the_certificate_has_it(directory: Path, authority: CertificateAuthority) -> None:
+    names = server.host_names([server.reachable("FD00:0::1"), "[fd00::2]", "fe80::1%eth0"])
+    assert {"fd00::1", "fd00::2", "fe80::1"} <= set(names)
+    server.ensure(authority, directory, names)
+    assert not server.ensure(authority, directory, names).renewed
+    assert server.covers(directory, "fd00:0::1")
+    assert [server.reachable(every) for every in ("0.0.0.0", "::", "0::0")] == ["", "", ""]
+
+
 def test_a_node_is_identified_by_its_certificate(authority: CertificateAuthority) -> None:
     issued = authority.issue_client("sav-01", ["system:nodes"], 365)
     found = nodes.identify(issued.certificate)
