@@ -27,11 +27,20 @@ class Reloader:
         self._systemd = systemd
         self._running = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def reload(self) -> None:
         if self._next is None:
             self._next = asyncio.create_task(self._run())
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._ended)
         await asyncio.shield(self._next)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Callers learn of a failure from their own await; when all of them are gone nobody needs to."""
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     async def _run(self) -> None:
         async with self._running:
