@@ -85,6 +85,10 @@ class RegistryConfig:
             endpoints.append(Endpoint(f"https://{host}", reference.repository, self.cas.get(reference.registry)))
         return tuple(endpoints)
 
+    def mirrored(self, reference: ImageReference) -> bool:
+        """Whether the images of this registry have another place to come from."""
+        return any(mirror.serves(reference.registry) for mirror in self.mirrors)
+
 
 def origin(url: str) -> tuple[str, str, int]:
     """Scheme, host and port of a URL. Raises ValueError for a port that is no number."""

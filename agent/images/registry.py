@@ -122,7 +122,7 @@ class RegistryClient:
                 if error.reason == "PullCancelled":
                     raise
                 failures.append((endpoint, error))
-        raise _combined(f"blob {digest} of {reference}", failures)
+        raise _combined(f"blob {digest} of {reference}", failures, self._config.mirrored(reference))
 
     def _blob_from(
         self, endpoint: Endpoint, digest: str, done: int, size: int, abort: Abort, patient: bool
@@ -188,7 +188,7 @@ class RegistryClient:
                 if error.reason == "PullCancelled":
                     raise
                 failures.append((endpoint, error))
-        raise _combined(str(reference), failures)
+        raise _combined(str(reference), failures, self._config.mirrored(reference))
 
     @contextmanager
     def _get(
@@ -322,8 +322,10 @@ def _connect(stack: ExitStack, host: str, port: int, abort: Abort) -> socket.soc
     failure: OSError = OSError(f"no address for {host}")
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label longer than DNS allows
-        raise socket.gaierror(f"{host!r} is no host name") from error
+    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: a label longer than DNS allows
+        abort.check()
+        why = error.strerror if isinstance(error, socket.gaierror) else "it is no host name"
+        raise AgentError("RegistryDNS", f"cannot be asked: the name {host[:255]} does not resolve ({why})") from error
     for family, kind, protocol, _, address in addresses:
         channel = socket.socket(family, kind, protocol)
         stack.callback(channel.close)
@@ -349,8 +351,6 @@ def _failures_named(abort: Abort) -> Iterator[None]:
     except (OSError, http.client.HTTPException, ValueError) as error:
         abort.check()
         match error:
-            case socket.gaierror():
-                raise AgentError("RegistryDNS", f"its name does not resolve: {error}") from error
             case ssl.SSLEOFError():
                 raise AgentError("RegistryUnreachable", f"closed the connection: {error}") from error
             case ssl.SSLError():
@@ -415,8 +415,10 @@ def _error_of(body: bytes) -> tuple[str, str]:
     return code, "".join(character for character in words if character.isprintable())[:300]
 
 
-def _combined(what: str, failures: list[tuple[Endpoint, AgentError]]) -> AgentError:
+def _combined(what: str, failures: list[tuple[Endpoint, AgentError]], mirrored: bool) -> AgentError:
     """One error for all endpoints: "not found" only when all say so, else what kept the first from answering."""
     telling = next((error for _, error in failures if error.reason != "ImageNotFound"), failures[0][1])
     answers = "; ".join(f"{endpoint.base}/v2/{endpoint.repository} {error.message}" for endpoint, error in failures)
+    if telling.reason == "RegistryDNS" and not mirrored:
+        answers += "; in a closed network, map this registry to one of your own with [[mirror]] in agent.toml"
     return AgentError(telling.reason, f"cannot pull {what}: {answers}", retry_after=telling.retry_after)

@@ -275,7 +275,17 @@ async def test_a_name_that_does_not_resolve_is_a_dns_failure(store: ImageStore) 
     with pytest.raises(AgentError) as caught:
         await pull(name("registry.invalid/app:1"), client=RegistryClient(RegistryConfig()), store=store)
     assert caught.value.reason == "RegistryDNS"
-    assert "https://registry.invalid/v2/app its name does not resolve" in caught.value.message
+    words = "https://registry.invalid/v2/app cannot be asked: the name registry.invalid does not resolve ("
+    assert words in caught.value.message
+    assert caught.value.message.endswith("with [[mirror]] in agent.toml")
+
+
+async def test_who_has_a_mirror_is_not_told_to_make_one(store: ImageStore) -> None:
+    with pytest.raises(AgentError) as caught:
+        await pull(name("app:1"), client=client_of("http://mirror.invalid:5000"), store=store)
+    assert caught.value.reason == "RegistryDNS"
+    assert "the name mirror.invalid does not resolve" in caught.value.message
+    assert "[[mirror]]" not in caught.value.message
 
 
 # A registry that does not
