@@ -125,7 +125,8 @@ class ApplicationController:
     def _judge(self, application: dict[str, Any]) -> Verdict:
         name = application["spec"].get("nodeName")
         if not name:
-            return Verdict(False, "Unscheduled", "spec.nodeName is not set, and no scheduler chooses a node")
+            message = "spec.nodeName is not set, and no scheduler chooses a node; set spec.nodeName to one"
+            return Verdict(False, "Unscheduled", message)
         node = self._store.watch.get(Node, "", name)
         if node is None:
             message = f'node "{name}" is not registered; create it with manage.py createnodecert {name}'

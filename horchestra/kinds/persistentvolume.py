@@ -149,12 +149,13 @@ class PersistentVolume(APIObject):
             for o in request.view.referrers("nodes", "", self.spec.node)
             if o["kind"] == self.resource.kind and o["metadata"]["name"] != self.metadata.name
         }
-        free = quantity.byte_count(disk) - sum(others.values())
+        whole = quantity.byte_count(disk)
+        free = whole - sum(others.values())
         if quantity.byte_count(self.spec.size) <= free:
             return []
         message = (
-            f"{self.spec.size} does not fit on node {self.spec.node}: {max(free, 0)} of {disk} bytes are not yet "
-            f"promised to {len(others)} other volume(s)"
+            f"{self.spec.size} does not fit on node {self.spec.node}: {max(free, 0) >> 20}Mi of {whole >> 20}Mi are "
+            f"not yet promised to {len(others)} other volume(s)"
         )
         return [Cause("FieldValueInvalid", message, "spec.size")]
 

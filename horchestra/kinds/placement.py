@@ -93,13 +93,14 @@ def _capacity(application: Json, others: list[Json], node: Json | None) -> list[
     for resource in ("cpu", "memory"):
         if resource not in allocatable or not (asked := requested(application, resource)):
             continue
-        free = quantity.parse(allocatable[resource]) - sum(requested(o, resource) for o in others)
+        whole = quantity.parse(allocatable[resource])
+        free = whole - sum(requested(o, resource) for o in others)
         if asked > free:
             resources = application["spec"]["resources"]
             text = resources.get("requests", {}).get(resource) or resources["limits"][resource]
             message = (
                 f"{text} {resource} do not fit on node {application['spec']['nodeName']}: {_amount(free, resource)} of "
-                f"{allocatable[resource]} are free beside {len(others)} other application(s)"
+                f"{_amount(whole, resource)} are free beside {len(others)} other application(s)"
             )
             found.append(Conflict("OutOfCapacity", f"spec.resources.requests.{resource}", message))
     return found

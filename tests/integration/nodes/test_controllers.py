@@ -46,6 +46,7 @@ async def test_an_application_that_names_no_node_is_unscheduled(controller: Cont
     manifest = application("web", "")
     await controller.create(manifest)
     await eventually(lambda: reason(controller, "web") == "Unscheduled")
+    assert "set spec.nodeName" in controller.application("web")["status"]["message"]
     assert controller.phase("web") == "Pending"
     await eventually(lambda: "FailedScheduling" in controller.events())
 

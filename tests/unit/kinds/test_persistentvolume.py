@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from horchestra.apimachinery.admission import SYSTEM, AdmissionRequest, Operation
+from horchestra.apimachinery.errors import StatusError
 from horchestra.kinds.persistentvolume import PersistentVolume
 
 KEPT = {"uid": "old", "name": "data", "path": "/var/lib/horchestra/volumes/old", "bytes": 4096}
@@ -83,6 +86,12 @@ def test_a_volume_cannot_adopt_other_data_than_at_its_creation() -> None:
         assert field == "spec.adopt"
         assert "only a new volume can adopt data" in message
         assert "the data is on that node" not in message
+
+
+def test_a_volume_that_does_not_fit_says_what_is_left_in_one_unit() -> None:
+    node = {**NODE, "status": {"capacity": {"ephemeral-storage": "2097152Ki"}}}
+    with pytest.raises(StatusError, match="3Gi does not fit on node n1: 2048Mi of 2048Mi are not yet promised"):
+        warnings(View(nodes={"n1": node}), size="3Gi")
 
 
 def test_a_volume_stays_on_its_node() -> None:

@@ -34,7 +34,14 @@ def test_requests_add_up_to_the_nodes_capacity() -> None:
     assert conflicts(app("a", **request("500m")), [app("b", **request("1500m"))], NODE, {}, {}) == []
     (found,) = conflicts(app("a", **request("501m")), [app("b", **request("1500m"))], NODE, {}, {})
     assert found.reason == "OutOfCapacity"
-    assert "500m of 2 are free" in found.message
+    assert "500m of 2000m are free" in found.message
+
+
+def test_what_is_free_and_what_there_is_are_said_in_one_unit() -> None:
+    node = {"status": {"allocatable": {"memory": "24422400Ki"}}}
+    big, other = ({"resources": {"requests": {"memory": amount}}} for amount in ("23Gi", "1Gi"))
+    (found,) = conflicts(app("a", **big), [app("b", **other)], node, {}, {})
+    assert "22826Mi of 23850Mi are free" in found.message
 
 
 def test_a_finished_job_holds_nothing() -> None:
