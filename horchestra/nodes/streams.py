@@ -20,6 +20,8 @@ OPEN_SECONDS = 10
 MAX_CHUNK_BYTES = 1 << 20
 CHUNKS = 8
 """Chunks (64 KiB) that wait for the reader; the agent is held back by gRPC's flow control beyond that."""
+ASKED_WRONGLY = frozenset(("NoPreviousProcess", "BadLogRequest"))
+"""Reasons of an agent that asking again does not change; Kubernetes answers them with BadRequest."""
 
 
 class ByteStream:
@@ -129,6 +131,13 @@ class Streams:
             stream.lost()  # unless it was finished: the call was cancelled, its connection is gone
 
 
+def _reason(said: str) -> str:
+    """The API's reason for what an agent said; one that it does not know is a fault of the node."""
+    if said in ASKED_WRONGLY:
+        return "BadRequest"
+    return said if said in CODES else "ServiceUnavailable"
+
+
 async def _feed(stream: ByteStream, context: Any) -> None:
     while True:
         message = await context.read()
@@ -136,8 +145,7 @@ async def _feed(stream: ByteStream, context: Any) -> None:
             stream.lost()
             return
         if message.HasField("error"):
-            reason = message.error.reason if message.error.reason in CODES else "ServiceUnavailable"
-            stream.finish(StatusError(reason, cut(message.error.message)))
+            stream.finish(StatusError(_reason(message.error.reason), cut(message.error.message)))
             await stream.closed.wait()
             return
         if len(message.data) > MAX_CHUNK_BYTES:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
+from agent.errors import AgentError
 from horchestra.apimachinery.desired import LogRequest
 from horchestra.apimachinery.errors import StatusError
 from horchestra.nodes import streams
@@ -77,6 +79,32 @@ async def test_an_error_of_the_node_reaches_the_reader(controller: Controller, j
     with pytest.raises(StatusError) as caught:
         await anext(stream)
     assert caught.value.reason == "BadRequest"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("NoPreviousProcess", "BadRequest"),
+        ("BadLogRequest", "BadRequest"),
+        ("NotFound", "NotFound"),
+        ("JournalLost", "ServiceUnavailable"),
+    ],
+)
+async def test_what_the_node_says_becomes_a_reason_of_the_api(
+    controller: Controller, join: Join, monkeypatch: pytest.MonkeyPatch, said: str, reason: str
+) -> None:
+    agent = await join()
+
+    async def logs(request: LogRequest) -> AsyncGenerator[bytes, None]:
+        raise AgentError(said, "default/web was not restarted yet")
+        yield b""
+
+    monkeypatch.setattr(agent.runtime, "logs", logs)
+    await eventually(lambda: controller.sessions.connected("sav-01"))
+    stream = await controller.sessions.open_stream("sav-01", "logs", REQUEST)
+    with pytest.raises(StatusError, match="was not restarted yet") as caught:
+        await anext(stream)
+    assert caught.value.reason == reason
 
 
 async def test_a_node_that_is_away_is_unavailable(controller: Controller) -> None:
