@@ -5,6 +5,7 @@ DATABASE_URL         postgresql://USER:PASSWORD@HOST:PORT/NAME?sslmode=... inste
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -38,9 +39,15 @@ _LIBPQ = {
 
 def postgresql(url: str) -> dict[str, Any]:
     """From a URL as libpq knows it; the query's parameters are handed to libpq. Raises ValueError."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # its words may hold a piece of the password
+        message = "DATABASE_URL cannot be read; in user and password write '/', '@', ':' and brackets as %2F, %40, ..."
+        raise ValueError(message) from None
     if parts.scheme not in ("postgres", "postgresql"):
-        raise ValueError(f"DATABASE_URL begins with {parts.scheme!r}; it must be postgresql://...")
+        scheme = f"begins with {parts.scheme}://" if "://" in url and parts.scheme else "has no scheme"
+        raise ValueError(f"DATABASE_URL {scheme}; it must be postgresql://USER:PASSWORD@HOST:PORT/NAME")
     options: dict[str, Any] = {**_LIBPQ, **dict(parse_qsl(parts.query))}
     return {
         "ENGINE": "django.db.backends.postgresql",
@@ -48,16 +55,20 @@ def postgresql(url: str) -> dict[str, Any]:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(options.pop("host", parts.hostname or "")),
-        "PORT": str(parts.port or options.pop("port", "")),
+        "PORT": str(port or options.pop("port", "")),
         "OPTIONS": options,
     }
 
 
-DATABASES = {
-    "default": postgresql(os.environ["DATABASE_URL"])
-    if os.environ.get("DATABASE_URL")
-    else sqlite(DATA_DIR / "db.sqlite3")
-}
+def _database() -> dict[str, Any]:
+    url = os.environ.get("DATABASE_URL")
+    try:
+        return postgresql(url) if url else sqlite(DATA_DIR / "db.sqlite3")
+    except ValueError as error:
+        sys.exit(str(error))
+
+
+DATABASES = {"default": _database()}
 INSTALLED_APPS = ["horchestra.storage", "horchestra.pki", "horchestra"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
