@@ -17,6 +17,7 @@ from horchestra.apimachinery.meta import APIObject, Condition, Model
 from horchestra.apimachinery.names import is_dns1123_label, is_dns1123_subdomain
 from horchestra.apimachinery.registry import Column, Resource
 
+from . import image
 from .placement import conflicts
 
 NODE_FINALIZER = "orch.ks-tool.dev/node"
@@ -24,7 +25,6 @@ NODE_FINALIZER = "orch.ks-tool.dev/node"
 
 Quantity = str | int | float
 
-_IMAGE = re.compile(r"[^\s\x00-\x1f]+")
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z_]{2,32}")
 _RESERVED_PATHS = ("/", "/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
@@ -275,8 +275,8 @@ class Application(APIObject):
             yield Cause("FieldValueInvalid", "an application is named by a-z, 0-9 and '-', at most 63", "metadata.name")
         if self.spec.nodeName and not is_dns1123_subdomain(self.spec.nodeName):
             yield Cause("FieldValueInvalid", f"{self.spec.nodeName!r} is not the name of a node", "spec.nodeName")
-        if not _IMAGE.fullmatch(self.spec.image):
-            yield Cause("FieldValueInvalid", "must be an image reference, as registry/repository:tag", "spec.image")
+        if fault := image.fault(self.spec.image):
+            yield Cause("FieldValueInvalid", fault, "spec.image")
 
     def _process(self) -> Iterator[Cause]:
         spec = self.spec
