@@ -6,7 +6,7 @@ from typing import Any
 
 from .errors import Cause
 from .labels import key_fault, value_fault
-from .names import is_dns1123_subdomain
+from .names import name_fault
 
 MAX_ANNOTATIONS = 256 * 1024
 """Bytes of all keys and values together."""
@@ -38,9 +38,8 @@ def _names(meta: dict[str, Any], namespaced: bool) -> list[Cause]:
     name, namespace = meta.get("name"), meta.get("namespace")
     if not name:
         causes.append(Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name"))
-    elif isinstance(name, str) and not is_dns1123_subdomain(name):
-        message = "must be a-z, 0-9, '-' and '.', begin and end with a letter or digit, and have at most 253 characters"
-        causes.append(_invalid("metadata.name", f'"{name[:300]}" {message}'))
+    elif isinstance(name, str) and (fault := name_fault(name, most=253, dots=True)):
+        causes.append(Cause("FieldValueInvalid", fault, "metadata.name"))
     if namespaced and not namespace:
         causes.append(Cause("FieldValueRequired", "Required value", "metadata.namespace"))
     if not namespaced and namespace:

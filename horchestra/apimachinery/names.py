@@ -15,6 +15,15 @@ def is_dns1123_label(text: str) -> bool:
     return len(text) <= 63 and _LABEL.fullmatch(text) is not None
 
 
+def name_fault(text: str, *, most: int, dots: bool = False) -> str:
+    """What is wrong with the name of an object, for people; "" when nothing is."""
+    if len(text) <= most and (is_dns1123_subdomain(text) if dots else is_dns1123_label(text)):
+        return ""
+    characters = "a-z, 0-9, '-' and '.'" if dots else "a-z, 0-9 and '-'"
+    rule = f"must be {characters}, begin and end with a letter or digit, and have at most {most} characters"
+    return f'Invalid value: "{text[:300]}" {rule}'
+
+
 def is_dns1123_subdomain(text: str) -> bool:
     """RFC 1123 subdomain: labels joined by dots, at most 253 characters."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None

@@ -55,12 +55,20 @@ def validate(cls: type[APIObject], obj: dict[str, Any], body: bytes, *, rules: b
     except ValidationError as error:
         causes += field_causes(error, obj, secret=r.encrypted)
     if typed is not None and rules:
-        causes += typed.validate_object()
+        causes = _once(causes, typed.validate_object())
     if causes or typed is None:
         meta = obj.get("metadata")
         name = meta.get("name") if isinstance(meta, dict) else ""
         raise invalid(r.group, r.kind, str(name or ""), causes)
     return typed
+
+
+def _once(general: list[Cause], of_kind: list[Cause]) -> list[Cause]:
+    """A field has one answer: that it is missing, else the kind's rule, which is the tighter one."""
+    missing = {c.field for c in general if c.reason == "FieldValueRequired"}
+    said = [c for c in of_kind if c.field not in missing]
+    fields = {c.field for c in said}
+    return [*(c for c in general if c.field not in fields), *said]
 
 
 def _typed(cls: type[APIObject], obj: dict[str, Any], body: bytes) -> APIObject:

@@ -14,7 +14,7 @@ from horchestra.apimachinery.admission import AdmissionRequest, Operation, ReadV
 from horchestra.apimachinery.desired import node_removal
 from horchestra.apimachinery.errors import Cause, invalid
 from horchestra.apimachinery.meta import APIObject, Condition, Model
-from horchestra.apimachinery.names import is_dns1123_label, is_dns1123_subdomain
+from horchestra.apimachinery.names import is_dns1123_subdomain, name_fault
 from horchestra.apimachinery.registry import Column, Resource
 
 from . import image
@@ -271,8 +271,8 @@ class Application(APIObject):
         return [*self._names(), *self._process(), *self._resources(), *self._mounts()]
 
     def _names(self) -> Iterator[Cause]:
-        if not is_dns1123_label(self.metadata.name):
-            yield Cause("FieldValueInvalid", "an application is named by a-z, 0-9 and '-', at most 63", "metadata.name")
+        if fault := name_fault(self.metadata.name, most=63):
+            yield Cause("FieldValueInvalid", fault, "metadata.name")
         if self.spec.nodeName and not is_dns1123_subdomain(self.spec.nodeName):
             yield Cause("FieldValueInvalid", f"{self.spec.nodeName!r} is not the name of a node", "spec.nodeName")
         if fault := image.fault(self.spec.image):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from horchestra.apimachinery.errors import Cause
 from horchestra.apimachinery.meta import APIObject, Model
-from horchestra.apimachinery.names import is_dns1123_label
+from horchestra.apimachinery.names import name_fault
 from horchestra.apimachinery.registry import Column, Resource
 
 FINALIZER = "kubernetes"
@@ -53,8 +53,8 @@ class Namespace(APIObject):
     """Observed state of the namespace."""
 
     def validate_object(self) -> list[Cause]:
-        if not is_dns1123_label(self.metadata.name):
-            return [Cause("FieldValueInvalid", "a namespace is named by a-z, 0-9 and '-', at most 63", "metadata.name")]
+        if fault := name_fault(self.metadata.name, most=63):
+            return [Cause("FieldValueInvalid", fault, "metadata.name")]
         return []
 
     @classmethod

@@ -10,7 +10,7 @@ from horchestra.apimachinery import quantity
 from horchestra.apimachinery.admission import AdmissionRequest, Operation
 from horchestra.apimachinery.errors import Cause, StatusError
 from horchestra.apimachinery.meta import APIObject, Condition, Model
-from horchestra.apimachinery.names import is_dns1123_subdomain
+from horchestra.apimachinery.names import name_fault
 from horchestra.apimachinery.registry import Column, Resource
 
 ACCEPT_LINEAGE = "orch.ks-tool.dev/accept-lineage"
@@ -156,8 +156,8 @@ class Node(APIObject):
     """What the node is and how it does."""
 
     def validate_object(self) -> list[Cause]:
-        if not is_dns1123_subdomain(self.metadata.name) or len(self.metadata.name) > 63:
-            return [Cause("FieldValueInvalid", "a node is named by a-z, 0-9, '-' and '.', at most 63", "metadata.name")]
+        if fault := name_fault(self.metadata.name, most=63, dots=True):
+            return [Cause("FieldValueInvalid", fault, "metadata.name")]
         return []
 
     def admit(self, request: AdmissionRequest) -> None:

@@ -320,3 +320,33 @@ def test_every_field_of_every_kind_is_explained() -> None:
             for field, described in model.get("properties", {}).items():
                 if not name.endswith("List"):
                     assert described.get("description"), f"{name}.{field}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "rule"),
+    [
+        ("applications.orch.ks-tool.dev", {"image": "web"}, "a-z, 0-9 and '-'"),
+        ("namespaces", {}, "a-z, 0-9 and '-'"),
+        ("nodes", {}, "a-z, 0-9, '-' and '.'"),
+    ],
+)
+def test_a_wrong_name_is_told_one_rule_the_tighter(kind: str, spec: dict[str, Any], rule: str) -> None:
+    cls = kinds.builtin().qualified(kind)
+    for name in ("Web_1", "a" * 300):
+        meta = {"name": name, **({"namespace": "default"} if cls.resource.namespaced else {})}
+        obj = {"apiVersion": cls.resource.api_version, "kind": cls.resource.kind, "metadata": meta, "spec": spec}
+        with pytest.raises(StatusError) as caught:
+            schema.validate(cls, obj, encode(obj))
+        (cause,) = caught.value.causes
+        assert cause.message.endswith(
+            f"must be {rule}, begin and end with a letter or digit, and have at most 63 characters"
+        )
+        assert cause.field == "metadata.name"
+
+
+def test_a_missing_name_is_only_missing() -> None:
+    cls = kinds.builtin().qualified("namespaces")
+    obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {}}
+    with pytest.raises(StatusError) as caught:
+        schema.validate(cls, obj, encode(obj))
+    assert [c.reason for c in caught.value.causes] == ["FieldValueRequired"]
