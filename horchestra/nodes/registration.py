@@ -109,7 +109,7 @@ def _conditions(obj: dict[str, Any], decision: Decision, claim: Claim, lineage: 
     elif not claim.known or find(obj, "Adopted"):
         found.append(condition("Adopted", "True", "Adopted"))
     if decision.verdict in (pb.PAUSE, pb.ACCEPT):
-        found.append(paused(decision, obj["metadata"]["name"], lineage, ""))
+        found.append(paused(decision, obj, lineage, ""))
     elif find(obj, "ConflictPaused"):
         found.append(condition("ConflictPaused", "False", "Following"))
     duplicate = find(obj, "DuplicateNode")
@@ -121,11 +121,16 @@ def _conditions(obj: dict[str, Any], decision: Decision, claim: Claim, lineage: 
     return found
 
 
-def paused(decision: Decision, node: str, lineage: str, preview: str) -> dict[str, Any]:
-    """Condition ConflictPaused with what would change and the line that accepts it."""
+def paused(decision: Decision, node: dict[str, Any], lineage: str, preview: str) -> dict[str, Any]:
+    """Condition ConflictPaused of a Node with what would change and the line that accepts it."""
     change = f" Once accepted, the node {preview}." if preview else ""
-    line = f"kubectl annotate node {node} {ACCEPT_LINEAGE}={lineage}"
-    message = f"{decision.message}. Nothing on the node is changed.{change} To accept: {line}"
+    given = (node["metadata"].get("annotations") or {}).get(ACCEPT_LINEAGE, lineage)
+    line = f"kubectl annotate node {node['metadata']['name']} {ACCEPT_LINEAGE}={lineage}"
+    wrong = ""
+    if given != lineage:
+        line += " --overwrite"
+        wrong = f' The annotation says "{cut(given, 64)}", which accepts nothing: the lineage expected is {lineage}.'
+    message = f"{decision.message}. Nothing on the node is changed.{change}{wrong} To accept: {line}"
     return condition("ConflictPaused", "True", decision.reason, message)
 
 

@@ -71,6 +71,8 @@ class Session:
         self.farewell = "the connection was lost"
         self.over = asyncio.Event()
         self._unread_since: float | None = None
+        self._preview = ""
+        """What would change on a paused node, in its own words."""
 
     @property
     def words(self) -> str:
@@ -94,6 +96,13 @@ class Session:
         self._bye = self._bye or pb.Bye(reason=reason, message=message)
         self.farewell = message
         self._wake.set()
+
+    async def say_paused(self) -> None:
+        """Condition ConflictPaused as things are now. Raises StatusError when it cannot be stored."""
+        entry = self._store.watch.get(Node, "", self.node)
+        if entry is not None and self.verdict == pb.PAUSE:
+            found = registration.paused(self._greeting.decision, entry.obj, self._greeting.lineage, self._preview)
+            await registration.write_conditions(self._store, self.node, [found])
 
     # Life
 
@@ -231,9 +240,8 @@ class Session:
                 await self._store.transaction(lambda transaction: self._removed(transaction, uids))
         if message.preview and self.verdict == pb.PAUSE and message.digest == self._sent != self._previewed:
             self._previewed = self._sent
-            decision, lineage = self._greeting.decision, self._greeting.lineage
-            found = registration.paused(decision, self.node, lineage, cut(message.preview.rstrip(".")))
-            await registration.write_conditions(self._store, self.node, [found])
+            self._preview = cut(message.preview.rstrip("."))
+            await self.say_paused()
         if message.digest == self._sent and not message.preview and self.verdict in (pb.PROCEED, pb.ACCEPT):
             await registration.follows(self._store, self.node, self._greeting.lineage)
             self.verdict = pb.PROCEED

@@ -58,7 +58,9 @@ class Sessions:
         self._arriving: Counter[str] = Counter()
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._duplicates: dict[str, asyncio.TimerHandle] = {}
-        self._due: asyncio.Queue[Chore] = asyncio.Queue()  # at most two entries a node
+        self._due: asyncio.Queue[Chore] = asyncio.Queue()  # at most three entries a node
+        self._restated: set[str] = set()
+        """Nodes whose pause is to be explained again."""
         self._closing = False
 
     # For others
@@ -215,8 +217,21 @@ class Sessions:
             session.end("Reconnect", "the Node object was deleted")
         elif session.verdict == pb.PAUSE and annotations.get(ACCEPT_LINEAGE) == self.store.lineage:
             session.end("Reconnect", "an administrator accepted this controller's lineage")
+        elif session.verdict == pb.PAUSE and _acceptance(event.previous) != annotations.get(ACCEPT_LINEAGE):
+            self._say_again(session.node)
         elif session.verdict == pb.ADOPTION and annotations.get(ADOPT) == "true":
             session.end("Reconnect", "an administrator adopted the node")
+
+    def _say_again(self, node: str) -> None:
+        """A permission that was given wrongly, or taken away, is answered where the pause is explained."""
+        if node not in self._restated:
+            self._restated.add(node)
+            self._due.put_nowait(partial(self._restate, node))
+
+    async def _restate(self, node: str) -> None:
+        self._restated.discard(node)  # before it is read what to say: a change from here on is said again
+        if (session := self._sessions.get(node)) is not None:
+            await session.say_paused()
 
     async def _work(self) -> None:
         """Writes that fell due by time alone; they wait for the store if they must."""
@@ -271,6 +286,12 @@ class Sessions:
         entry = self.store.watch.get(Node, "", node)
         if entry is not None:
             self.record(entry.obj, "Warning", reason, message)
+
+
+def _acceptance(node: Entry | None) -> str | None:
+    """The lineage that an administrator wrote on a Node."""
+    annotations: dict[str, str] = (node.obj["metadata"].get("annotations") or {}) if node else {}
+    return annotations.get(ACCEPT_LINEAGE)
 
 
 def _ran(entry: Entry) -> bool:

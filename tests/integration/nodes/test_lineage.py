@@ -90,6 +90,13 @@ async def test_another_lineage_is_not_accepted_by_naming_the_wrong_one(controlle
     applied = len(agent.runtime.applied)
     await eventually(lambda: agent.runtime.previews)
     await controller.annotate("sav-01", ACCEPT, "something-else")
+    lineage = controller.store.lineage
+    words = await eventually(
+        lambda: "something-else" in (said := controller.condition("sav-01", "ConflictPaused")[2]) and said
+    )
+    assert f'The annotation says "something-else", which accepts nothing: the lineage expected is {lineage}.' in words
+    assert f"{ACCEPT}={lineage} --overwrite" in words
+    assert "Once accepted, the node would run" in words
     await controller.apply("new", "sav-01")
     await eventually(lambda: len(agent.runtime.previews[-1].applications) == 1)
     assert controller.condition("sav-01", "ConflictPaused")[0] == "True"
