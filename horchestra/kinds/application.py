@@ -364,9 +364,12 @@ class Application(APIObject):
                 yield Cause("FieldValueDuplicate", message, f"{path}.path")
             seen.setdefault(mount.path, i)
             if mount.subPath and (
-                sources != ["pv"] or mount.subPath.startswith("/") or ".." in mount.subPath.split("/")
+                sources != ["pv"]
+                or mount.subPath.startswith("/")
+                or ".." in mount.subPath.split("/")
+                or any(ord(c) < 32 or ord(c) == 127 for c in mount.subPath)
             ):
-                message = "must be a relative path without '..', and only with pv"
+                message = "must be a relative path without '..' and control characters, and only with pv"
                 yield Cause("FieldValueInvalid", message, f"{path}.subPath")
             if mount.tmpfs:
                 try:

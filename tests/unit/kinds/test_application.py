@@ -85,3 +85,9 @@ def test_references_name_everything_the_application_needs() -> None:
     (_, document) = yaml.safe_load_all((EXAMPLES / "postgres.yaml").read_text())
     found = {(r.target, r.name, r.holds) for r in Application.model_validate(document).references()}
     assert found == {("nodes", "sav-01", False), ("persistentvolumes.orch.ks-tool.dev", "pg-data", True)}
+
+
+@pytest.mark.parametrize("directory", ["/abs", "a/../b", "a\nb", "a\x7f"])
+def test_a_directory_of_a_volume_stays_inside_it(directory: str) -> None:
+    mounts = [{"pv": "data", "path": "/d", "subPath": directory}]
+    assert fields(application(volumeMounts=mounts)) == ["spec.volumeMounts[0].subPath"]
