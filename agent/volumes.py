@@ -6,6 +6,7 @@ never touched. Everything inside a directory is hostile: it is walked by descrip
 
 import contextlib
 import json
+import logging
 import os
 import re
 import stat
@@ -13,14 +14,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from agent import durable
+from agent import durable, quota
 from agent.errors import AgentError
 from agent.images.view import ImageView
 from agent.layout import Layout
 from agent.users import Account
+from horchestra.apimachinery import quantity
 from horchestra.apimachinery.desired import VolumeReport
 from horchestra.kinds.persistentvolume import PersistentVolume
 
+log = logging.getLogger("horchestra.volumes")
 _UID = re.compile(r"[0-9a-zA-Z][-0-9a-zA-Z]{0,62}")
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -35,6 +38,8 @@ class Volume:
     owned: bool = False
     gone: bool = False
     """No desired state names it (any more); the data is kept."""
+    project: int = 0
+    """Id of its project quota; 0: it never had one."""
 
 
 class Volumes:
@@ -43,6 +48,7 @@ class Volumes:
     def __init__(self, layout: Layout) -> None:
         self._root = layout.volumes
         self._root.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self._quotas: dict[str, quota.Outcome] = {}
 
     def all(self) -> dict[str, Volume]:
         """By uid. A file that cannot be read is passed over: its directory is kept and not touched."""
@@ -55,7 +61,14 @@ class Volumes:
         return found
 
     def ensure(self, wanted: PersistentVolume, lineage: str) -> None:
-        """Make or adopt the directory of an object. Raises AgentError VolumeNotAdoptable, InvalidSpec."""
+        """Make or adopt the directory of an object, and hold it to its size where the file system can.
+
+        Raises AgentError VolumeNotAdoptable, VolumeLost, ForeignDirectory, InvalidSpec.
+        """
+        self._place(wanted, lineage)
+        self._limit(wanted)
+
+    def _place(self, wanted: PersistentVolume, lineage: str) -> None:
         uid, name = _checked(wanted.metadata.uid), wanted.metadata.name
         known = self.all()
         if uid in known:
@@ -78,6 +91,25 @@ class Volumes:
             raise AgentError("ForeignDirectory", f"{self._root / uid} holds data that no volume of this node knows")
         self._save(Volume(uid, name, lineage))
 
+    def _limit(self, wanted: PersistentVolume) -> None:
+        uid, known = wanted.metadata.uid, self.all()
+        volume = known[uid]
+        taken = {other.project for other in known.values()}
+        directory = self._open(uid)
+        try:
+            size = quantity.byte_count(wanted.spec.size)
+            outcome = quota.limit(directory, size, volume.project, taken, lambda given: self._give(volume, given))
+        except ValueError as error:
+            outcome = quota.Outcome(False, str(error))
+        finally:
+            os.close(directory)
+        if outcome != self._quotas.get(uid):
+            self._quotas[uid] = outcome
+            log.info("volume %s: %s", volume.name, outcome.reason or "its size is enforced by a project quota")
+
+    def _give(self, volume: Volume, project: int) -> None:
+        self._save(replace(volume, project=project))
+
     def _adopt(self, uid: str, name: str, lineage: str, kept: str, known: dict[str, Volume]) -> None:
         old = known.get(kept)
         if old is None or not (self._root / _checked(kept)).is_dir():
@@ -88,7 +120,7 @@ class Volumes:
             )
         # The new file first: a crash between the two leaves the data findable under a name that says whose it was.
         (self._root / kept).rename(self._root / uid)
-        self._save(Volume(uid, name, lineage, owned=True))
+        self._save(Volume(uid, name, lineage, owned=True, project=old.project))
         durable.remove(self._root / f"{kept}.json")
 
     def previous(self, name: str, uid: str) -> str | None:
@@ -147,6 +179,7 @@ class Volumes:
                 os.close(directory)
             path.rmdir()
         durable.remove(self._root / f"{uid}.json")
+        self._quotas.pop(uid, None)
         return True
 
     def report(self, used_by: Iterable[str], sizes: dict[str, int]) -> list[VolumeReport]:
@@ -159,6 +192,7 @@ class Volumes:
                 path=str(self._root / volume.uid),
                 bytes=sizes.get(volume.uid),
                 phase="Retained" if volume.gone else "Bound" if volume.uid in bound else "Available",
+                quota_enforced=volume.uid in self._quotas and self._quotas[volume.uid].enforced,
             )
             for volume in sorted(self.all().values(), key=lambda volume: volume.uid)
         ]

@@ -91,7 +91,11 @@ def stated(obj: dict[str, Any], users: list[str], node: dict[str, Any] | None) -
         if mine.get("bytes") is not None:
             status["usedBytes"] = mine["bytes"]
         enforced = mine["quota_enforced"]
-        words = "" if enforced else "the file system has no project quota: size counts at admission, and use is shown"
+        words = (
+            ""
+            if enforced
+            else "no project quota can be set on the node's file system: size counts at admission, and use is shown"
+        )
         reason = "ProjectQuota" if enforced else "NotSupported"
         conditions = merge(conditions, [condition("QuotaEnforced", "True" if enforced else "False", reason, words)])
         if adopts:

@@ -31,6 +31,14 @@ def test_where_it_lies_and_what_it_takes_come_from_the_node() -> None:
     assert {c["type"]: c["status"] for c in status["conditions"]} == {"QuotaEnforced": "False"}
 
 
+def test_whether_its_size_is_enforced_comes_from_the_node() -> None:
+    for enforced, words in ((True, ("True", "ProjectQuota")), (False, ("False", "NotSupported"))):
+        reports = node(report("u1") | {"quota_enforced": enforced})
+        (condition,) = stated(volume(), [], reports)["status"]["conditions"]
+        assert (condition["status"], condition["reason"]) == words
+        assert enforced or "no project quota can be set" in condition["message"]
+
+
 def test_kept_data_of_a_former_volume_of_the_name_is_pointed_out_with_the_line_that_takes_it_back() -> None:
     (condition,) = stated(volume(), [], node(report("old")))["status"]["conditions"]
     assert condition["type"] == "PreviousData"
