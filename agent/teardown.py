@@ -55,7 +55,16 @@ async def reap(shop: Workshop, records: Collection[Record]) -> None:
     used |= await asyncio.to_thread(_roots_of_processes, shop.layout)
     parents = (shop.layout.root(0).parent, shop.layout.skeleton(0).parent)
     names = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
-    for number in sorted({int(name) for name in names if name.isdecimal()} - used):
+    doomed = sorted({int(name) for name in names if name.isdecimal()} - used)
+    if doomed:
+        # An agent that died between writing a unit and the reload left systemd with the old text: by that an
+        # application may still require a root that no file names any more, and would be stopped with its mount.
+        try:
+            await shop.reloader.reload()
+        except AgentError as error:
+            log.warning("roots %s stay: %s", doomed, error)
+            return
+    for number in doomed:
         log.info("removing root %d, which no application uses", number)
         try:
             await _remove_root(shop, number)

@@ -50,6 +50,31 @@ def test_a_damaged_file_stops_nothing_and_deletes_nothing(
     assert rig.inside(UNIT, "/bin/ls", "/data") == "file\n"
 
 
+def test_a_root_that_only_systemd_still_requires_is_removed_without_stopping_what_runs(
+    rig: Rig, kept: dict[str, Any]
+) -> None:
+    """An agent died between writing a unit and the reload: systemd knows the old text, the disk has the new one."""
+    pid, units = rig.pid(UNIT), "/etc/systemd/system"
+    rig.stop_agent()
+    shell(
+        rig,
+        f"""
+        set -e
+        root=$(sed -n 's/^Root=//p' {units}/{UNIT})
+        mkdir -p {STATE}/roots/77 {STATE}/skel/77 {units}/{UNIT}.d
+        sed "s,/roots/$root$,/roots/77,; s,/skel/$root:,/skel/77:," {units}/var-lib-horchestra-roots-$root.mount \\
+          > {units}/var-lib-horchestra-roots-77.mount
+        printf '[Unit]\\nRequiresMountsFor={STATE}/roots/77\\n' > {units}/{UNIT}.d/old.conf
+        systemctl daemon-reload
+        systemctl start var-lib-horchestra-roots-77.mount
+        rm -r {units}/{UNIT}.d""",
+    )
+    rig.start_agent()
+    rig.apply(kept, volume("data"))
+    rig.until(lambda: not shell(rig, f"ls -d {STATE}/roots/77 2>/dev/null || :"), "the removal of the root", 10)
+    assert rig.pid(UNIT) == pid
+
+
 @pytest.mark.parametrize("odd", [
     {"applications": [{}], "volumes": [{}]},
     {"applications": [{"metadata": 7, "spec": []}], "volumes": [{"metadata": []}]},
