@@ -107,9 +107,7 @@ def _timestamp(text: str) -> float:
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
 
 
-async def read(
-    request: LogRequest, unit: str, ended: Callable[[], bool], invocation: str = ""
-) -> AsyncGenerator[bytes, None]:
+async def read(request: LogRequest, ended: Callable[[], bool], invocation: str = "") -> AsyncGenerator[bytes, None]:
     """The lines that `request` asks for, in pieces of about 64 KB. `invocation`: only of that process.
 
     With follow it goes on over restarts and ends when `ended()` says that nothing more will come (a finished job, a

@@ -174,15 +174,14 @@ class NodeRuntime:
 
     def logs(self, request: LogRequest) -> AsyncGenerator[bytes, None]:
         """Lines of an application's journal. Raises AgentError NotFound, NoPreviousProcess, BadLogRequest."""
-        keeper = self._reconciler.keepers.get(request.uid)
-        if keeper is None:
+        if request.uid not in self._reconciler.keepers:
             raise AgentError("NotFound", f"{request.namespace}/{request.name} is not on this node")
         invocation = ""
         if request.previous:
             invocation = starter.read_starts(self._layout.app(request.uid)).previous
             if not invocation:
                 raise AgentError("NoPreviousProcess", f"{request.namespace}/{request.name} was not restarted yet")
-        return journal.read(request, keeper.identity.unit, lambda: self._is_over(request.uid), invocation)
+        return journal.read(request, lambda: self._is_over(request.uid), invocation)
 
     def _is_over(self, uid: str) -> bool:
         """Nothing more will be written: removed, or a finished job."""
