@@ -109,9 +109,14 @@ def _pieces(body: bytes | list[bytes]) -> Iterator[bytes | memoryview]:
         for start in range(0, len(view), PIECE):
             yield view[start : start + PIECE]
         return
+    yield from joined(body)
+
+
+def joined(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of at least PIECE, but for the last: few writes, and none that holds up the loop."""
     held: list[bytes] = []
     size = 0
-    for part in body:
+    for part in parts:
         held.append(part)
         size += len(part)
         if size >= PIECE:

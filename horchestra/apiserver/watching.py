@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator
 
 from horchestra.apimachinery.errors import StatusError
 from horchestra.storage.watch import Batch, WatchCache
@@ -15,7 +14,7 @@ from .fanout import Backlog, Fanout, Member, Scope, Write
 from .lines import Lines
 from .metrics import WATCHERS
 from .request import Request
-from .response import PIECE, Stream
+from .response import Stream, joined
 from .selection import selection
 from .view import View
 
@@ -55,7 +54,7 @@ class Watcher:
             entries = chosen.entries(self._cache) if initial else []
             scope: Scope = (view.stored, chosen.namespace)
             with _Registration(self, scope, member, request, seconds):
-                for piece in _pieces(lines.added(entry) for entry in entries):
+                for piece in joined(lines.added(entry) for entry in entries):
                     await write(piece)
                 if since is not None:
                     try:
@@ -63,7 +62,7 @@ class Watcher:
                     except StatusError as error:
                         await write(lines.error(error))
                         return
-                    for piece in _pieces(line for event in missed for line in lines.batch(Batch([event]), chosen)):
+                    for piece in joined(line for event in missed for line in lines.batch(Batch([event]), chosen)):
                         await write(piece)
                 if ends_initial:
                     await write(lines.bookmark(now, _INITIAL_END))
@@ -150,16 +149,3 @@ class _Registration:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
         self._member.end()
-
-
-def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
-    held: list[bytes] = []
-    size = 0
-    for line in lines:
-        held.append(line)
-        size += len(line)
-        if size >= PIECE:
-            yield b"".join(held)
-            held, size = [], 0
-    if held:
-        yield b"".join(held)
